@@ -1,4 +1,5 @@
-"""Random schedules as vLLM 0.33 makes them, for both sides of its connector for auxiliary output.
+"""Random schedules as vLLM makes them from 0.31 on, for both sides of its connector for auxiliary
+output.
 
 Requests share prefixes. They prefill in chunks, decode with and without drafts, are taken up to two
 steps ahead of their outputs, are preempted, and end with steps in flight. Blocks leave the cache,
@@ -129,9 +130,14 @@ class Cache:
 
 
 class Scheduling:
-    """A stand-in for the scheduler's side: what each step's metadata say."""
+    """A stand-in for the scheduler's side: what each step's metadata say.
 
-    def __init__(self):
+    early: until 0.32 hashes of blocks come as soon as the tokens are known, and nothing says which
+        blocks are to be kept.
+    """
+
+    def __init__(self, early=False):
+        self._early = early
         self._sent, self._over, self._generation = {}, {}, 0
 
     def build_connector_meta(self, output, requests):
@@ -147,18 +153,19 @@ class Scheduling:
         for name, last in self._over.items():
             hashes.update(last)
         over, self._over = tuple(self._over), {}
+        kept = {} if self._early else {"retained_block_hashes": None, "released_block_hashes": None}
         return SimpleNamespace(
             generation=self._generation,
             requests=starts,
             block_hashes=hashes,
             finished_requests=over,
-            retained_block_hashes=None,
-            released_block_hashes=None,
+            **kept,
         )
 
     def _send(self, hashes, request, computed):
         name = request.request_id
-        keyed = min(len(request.block_hashes), computed // BLOCK)
+        keyed = len(request.block_hashes)
+        keyed = keyed if self._early else min(keyed, computed // BLOCK)
         if keyed > self._sent[name]:
             data = b"".join(request.block_hashes[self._sent[name] : keyed])
             hashes[name] = SimpleNamespace(data=data, item_size=32)

@@ -1,4 +1,4 @@
-"""The worker's side of vLLM 0.33's connector for auxiliary output: rows of requests, kept in
+"""The worker's side of vLLM's connector for auxiliary output: rows of requests, kept in
 routecap's store under the numbers of the engine's blocks, and returned with the outputs of a step.
 
 `begin_step` and `prepare_output` run on the engine's thread, `process_output` on the thread that
@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,12 +61,14 @@ class _Slots:
     request.
 
     handle: 0 before the first step.
+    issued: one past the last row that was issued, as the scheduler counts them.
     emit_cursor: [2, slots]. The first position that the caller does not have yet; and one past the
         last row of an accepted token, or before the first step is taken, a position behind all.
     """
 
     def __init__(self) -> None:
         self.handle = np.zeros(0, np.uint64)
+        self.issued = np.zeros(0, np.int64)
         self.emit_cursor = np.zeros((2, 0), np.int64)
         self._free: list[int] = []
 
@@ -74,10 +76,11 @@ class _Slots:
         if not self._free:
             used, more = len(self.handle), max(256, len(self.handle))
             self.handle = np.append(self.handle, np.zeros(more, np.uint64))
+            self.issued = np.append(self.issued, np.zeros(more, np.int64))
             self.emit_cursor = np.append(self.emit_cursor, np.zeros((2, more), np.int64), axis=1)
             self._free = list(range(used, used + more))[::-1]
         slot = self._free.pop()
-        self.handle[slot] = 0
+        self.handle[slot] = self.issued[slot] = 0
         self.emit_cursor[:, slot] = emit, np.iinfo(np.int64).max
         return slot
 
@@ -173,6 +176,7 @@ class RowsConnector:
         store_bytes: int,
         decoder_layers: int,
         output: Callable[[int, NDArray[Any]], Any],
+        exact: bool = True,
         owner: bool = True,
     ) -> None:
         """
@@ -184,13 +188,15 @@ class RowsConnector:
                 for blocks that come from elsewhere with new numbers.
             store_bytes: Upper limit of the memory for rows of blocks.
             output: Makes the output of a request in a step, from its first position and its rows.
+            exact: Whether the scheduler tells the hash of a block only when its rows are computed,
+                and which blocks of finished requests are to be kept.
             owner: False for ranks that only take part in forward passes: another rank has the rows.
         """
         self.capture = capture
         self._capturer: routecap.Capturer = capture.capturer
         self._decoder_layers = decoder_layers
         self._output = output
-        self._owner = owner
+        self._exact, self._owner = exact, owner
         self._fill = get_options().fill
         own_type = np.uint8 if self._capturer.experts <= 256 else np.uint16
         self._dtype: DTypeLike = np.int16 if self._fill < 0 else own_type
@@ -254,13 +260,15 @@ class RowsConnector:
                     request.hashes += hashes.data
                     self._keyed.append(request)
             if any(name not in requests for name in metadata.block_hashes):
-                self._publish(requests)
+                self._publish(issued=False)
             if self._numbers is not None:
                 self._number(self._numbers)
-            self._retain(metadata.retained_block_hashes)
+            if self._exact:
+                self._retain(metadata.retained_block_hashes)
             if metadata.finished_requests:
                 self._end(metadata.finished_requests)
-            self._release(metadata.released_block_hashes)
+            if self._exact:
+                self._release(metadata.released_block_hashes)
 
     def prepare_output(self, input_batch: Any) -> PendingOutput | None:
         """After the forward pass: issue its rows to the requests that they belong to."""
@@ -279,11 +287,12 @@ class RowsConnector:
             batch.fill(starts, first, drafts)
             self._issued_rows += int(starts[-1])
             step = self._issue(batch.spans, input_batch.positions, self._issued_rows - first)
+            self._slots.issued[batch.slots] = begins + starts[1:] - starts[:-1]
             cached = [int(begins[i]) // self._block_rows for i in new]
             for i, blocks in zip(new, cached, strict=True):
                 self._requests[names[i]].published = blocks
             if self._keyed:
-                self._publish(())
+                self._publish(issued=True)
             for i, blocks in zip(new, cached, strict=True):
                 self._adopt(self._requests[names[i]], blocks)
             self._in_flight[step.ticket] = None
@@ -435,26 +444,41 @@ class RowsConnector:
             number = self._copied.get(number, number)
         return number * self._numbers.parts + part if number else _NOWHERE  # 0 is no block
 
-    def _publish(self, but: Container[str]) -> None:
-        """Publish the blocks whose rows are issued, except those of these requests."""
-        ready: dict[_Request, None] = {}
-        later = []
-        for request in self._keyed:
-            if request.name in but and self._requests.get(request.name) is request:
-                later.append(request)
-            else:
-                ready[request] = None
-        self._keyed = later
-        told = []
-        for request in ready:
+    def _publish(self, issued: bool) -> None:
+        """Publish the blocks whose rows are issued.
+
+        issued: Whether those of the step that begins are, too.
+        """
+        scheduled = self._metadata.requests
+        told, later = [], []
+        for request in dict.fromkeys(self._keyed):
+            in_step = request.name in scheduled and self._requests.get(request.name) is request
             first, end = request.published, len(request.hashes) // self._hash_bytes
-            if first < end and self._slots.handle[request.slot]:
-                told.append((request, first, end))
-                request.published = end
+            if in_step and not issued:
+                later.append(request)
+            elif first < end and self._slots.handle[request.slot]:
+                if (known := self._computed(request, in_step) // self._block_rows) < end:
+                    later.append(request)
+                    end = known
+                if first < end:
+                    told.append((request, first, end))
+                    request.published = end
+        self._keyed = later
         if told and self._numbers is not None:
             self._publish_numbers(told)
         elif told and not self._mixed:
             self._publish_hashes(told)
+
+    def _computed(self, request: _Request, in_step: bool) -> int:
+        """How many rows of a request are issued and of tokens that have hashes.
+
+        in_step: Whether the last ones are of the step that has just been issued. Otherwise some may
+            be of drafts that were rejected.
+        """
+        if self._exact:
+            return len(request.hashes) // self._hash_bytes * self._block_rows
+        issued = int(self._slots.issued[request.slot])
+        return issued if in_step else min(issued, int(self._slots.emit_cursor[1, request.slot]))
 
     def _publish_numbers(self, told: Sequence[tuple[_Request, int, int]]) -> None:
         """Publish blocks [first, end) of each of these requests."""
@@ -534,6 +558,8 @@ class RowsConnector:
             request = self._requests.pop(name, None)
             if request is not None:
                 self._ended.append((last, request))
+                if request in self._keyed:
+                    self._keyed = [each for each in self._keyed if each is not request]
         self._close_ended()
 
     def _close_ended(self) -> None:
