@@ -1,5 +1,5 @@
-"""What routecap does in the next version of vLLM, which nobody has checked: the installed one under
-another number, and with changes that a new version may bring.
+"""What routecap does in a release of vLLM that nobody has checked: the installed 0.26 under the
+number of a patch to it, and with changes that a new version may bring.
 
     python3 next_version.py FOLDER
 
@@ -20,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NUMBER = "0.34.0"
+NUMBER = "0.26.1"
 NOTE = f"not checked with vLLM {NUMBER}"
 ROUTER = "model_executor/layers/fused_moe/router/base_router.py"
 CHANGES = {  # of a file of vLLM: what it has, and what it has instead

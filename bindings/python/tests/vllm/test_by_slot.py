@@ -1,4 +1,4 @@
-"""The face to 0.26, with stand-ins for what it replaces."""
+"""The face to releases with a table of rows by slot, with stand-ins for what it replaces."""
 
 from types import SimpleNamespace
 
@@ -47,17 +47,19 @@ def test_what_is_compiled_has_one_name_with_capture_and_without(monkeypatch, on_
 # ---- The worker
 
 
-def scheduler_output(counts, resumed=(), over=()):
+def scheduler_output(counts, resumed=(), over=(), preempted=()):
     return SimpleNamespace(
         num_scheduled_tokens=counts,
         scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=set(resumed)),
         finished_req_ids=set(over),
-        preempted_req_ids=None,
+        preempted_req_ids=set(preempted) or None,
     )
 
 
 class Runner:
-    """A model runner as 0.26's, as far as the face looks at it."""
+    """A model runner, as far as the face looks at it."""
+
+    face = _by_slot.Capture
 
     def __init__(self):
         self.model = Model()
@@ -87,11 +89,45 @@ class Runner:
         self._bookkeeping_sync(output)
 
 
-@pytest.fixture
-def make():
+class RunnerV2(Runner):
+    """The same as model runner V2: it keeps requests in arrays, sorts the batch by its own rules,
+    and samples when it is told."""
+
+    face = _by_slot.CaptureV2
+
+    def __init__(self):
+        super().__init__()
+        del self.requests, self._bookkeeping_sync
+        self.input_buffers = SimpleNamespace(positions=self.positions)
+        del self.positions
+        computed = np.zeros(8, np.int32)
+        self.req_states = SimpleNamespace(req_id_to_index={}, num_computed_tokens_np=computed)
+        self.execute_model_state = None
+        self.sample_tokens = lambda grammar: self.ran.append("sample")
+
+    def step(self, rows, **more):
+        rows = rows[::-1]
+        counts = {name: count for name, _, count in rows[::-1]}
+        self.execute_model(scheduler_output(counts, **more))
+        states = self.req_states
+        for name, begin, _ in rows:
+            index = states.req_id_to_index.setdefault(name, len(states.req_id_to_index))
+            states.num_computed_tokens_np[index] = begin
+        tokens = [[10 * len(name) + p for p in range(b, b + n)] for name, b, n in rows]
+        places = torch.tensor([p for _, b, n in rows for p in range(b, b + n)])
+        self.input_buffers.positions[: len(places)] = places
+        self.model(torch.tensor(sum(tokens, [])), places)
+        batch = SimpleNamespace(req_ids=[name for name, _, _ in rows])
+        self.execute_model_state = SimpleNamespace(input_batch=batch)
+        self.sample_tokens(None)
+        self.execute_model_state = None
+
+
+@pytest.fixture(params=[Runner, RunnerV2])
+def make(request):
     def made():
-        runner = Runner()
-        return runner, _by_slot.Capture(runner)
+        runner = request.param()
+        return runner, runner.face(runner)
 
     yield made
     routed_experts_capturer.init_routed_experts_capturer_with_shared_cache(
@@ -121,16 +157,36 @@ def test_rows_out_of_the_prefix_cache_are_those_of_whoever_computed_them(make):
     assert found.routing.complete
     layers = found.routing.layer_map
     np.testing.assert_array_equal(found.array()[:, layers], expected(runner, "a", 11))
-    assert runner.ran == ["execute", "bookkeep"] * 2
+    assert runner.ran == ["execute", "bookkeep" if type(runner) is Runner else "sample"] * 2
 
 
 def test_a_request_that_begins_anew_keeps_no_row(make):
     runner, capture = make()
-    for resumed in ((), ["a"]):
-        runner.step([("a", 8 if resumed else 0, 10)], resumed=resumed)
+    runner.step([("a", 0, 10)])
+    told = "resumed" if type(runner) is Runner else "preempted"  # V2 tells each preemption
+    runner.step([("a", 8, 10)], **{told: ["a"]})
     found = ended(capture, "a", 18)
     there = found.validity()[:, found.routing.layer_map].all(axis=1)
     assert there.tolist() == [False] * 8 + [True] * 10
+
+
+# The scheduler's table has a rejected draft's row until the slot is written again.
+def test_rows_of_rejected_drafts_are_cut_when_the_next_step_begins_before_them(make):
+    runner, capture = make()
+    tokens = list(range(4))
+    request = SimpleNamespace(
+        num_prompt_tokens=4, output_token_ids=[9], num_computed_tokens=4, sampling_params=None
+    )
+    capture.capturer.tell_ends({"a": request})
+    if type(runner) is Runner:
+        runner.requests["a"] = request
+    runner.step([("a", 0, len(tokens))])
+    runner.step([("a", 4, 3)])  # two drafts, none of which is right
+    request.num_computed_tokens = 5
+    runner.step([("a", 5, 1)])
+    found = ended(capture, "a", 7)
+    there = found.validity()[:, found.routing.layer_map].all(axis=1)
+    assert there.tolist() == [True] * 6 + [False]
 
 
 def test_layers_that_do_not_route_are_there_and_missing(make):
@@ -148,7 +204,8 @@ def test_layers_that_do_not_route_are_there_and_missing(make):
     np.testing.assert_array_equal(came.array(), found.array())
 
 
-def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own(v2):
     made = []
 
     class Wrapper:
@@ -156,7 +213,10 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
             parallel = SimpleNamespace(distributed_executor_backend=executor, use_ubatching=False)
             model = SimpleNamespace(enable_return_routed_experts=True)
             self.vllm_config = SimpleNamespace(
-                parallel_config=parallel, model_config=model, use_v2_model_runner=False
+                parallel_config=parallel,
+                model_config=model,
+                use_v2_model_runner=v2,
+                speculative_config=None,
             )
             self.rpc_rank = 0
             runner = SimpleNamespace(init_routed_experts_capturer=lambda: made.append("own"))
@@ -174,21 +234,42 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own():
         wrapper = Wrapper(executor)
         wrapper.init_worker([{"vllm_config": wrapper.vllm_config}])
         init = wrapper.initialize_from_config([])
-        assert (getattr(init, "func", None) is _by_slot.Capture) is ours
+        kind = _by_slot.CaptureV2 if v2 else _by_slot.Capture
+        assert (getattr(init, "func", None) is kind) is ours
     assert made == ["init", "init"]
 
 
-# Versions behind 0.26 choose the other model runner by default, and all places fit in them. The
-# engine died of "no attribute 'requests'".
-@pytest.mark.parametrize(("face", "served"), [(_by_slot, False), (_aux_output, True)])
-def test_a_model_runner_that_is_not_hooked_is_refused_by_name(face, served):
+# vLLM's front end in Rust would take routecap's bytes for an array of vLLM's own.
+@pytest.mark.parametrize("face", [_by_slot, _aux_output])
+def test_a_front_end_that_runs_no_python_is_refused(monkeypatch, face):
     config = configuration()
     config.aux_output_config = SimpleNamespace(enabled=True)
-    config.use_v2_model_runner = served
-    face.check_worker(config)
-    config.use_v2_model_runner = not served
-    with pytest.raises(ValueError, match=f"set VLLM_USE_V2_MODEL_RUNNER={int(served)}, or unset"):
-        face.check_worker(config)
+    config.use_v2_model_runner = True
+    for value in (None, "0", "1"):
+        if value is not None:
+            monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", value)
+        if value == "1":
+            with pytest.raises(ValueError, match="unset VLLM_USE_RUST_FRONTEND"):
+                face.check_worker(config)
+        else:
+            face.check_worker(config)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_drafts_of_which_only_the_device_knows_the_number_are_refused(v2):
+    config = configuration()
+    config.use_v2_model_runner = v2
+    # which only releases with model runner V2 have
+    config.speculative_config = SimpleNamespace(
+        **{"enable_adaptive_verification": v2} if v2 else {}
+    )
+    if not v2:
+        _by_slot.check_worker(config)
+        return
+    with pytest.raises(ValueError, match="enable_adaptive_verification=false"):
+        _by_slot.check_worker(config)
+    config.speculative_config.enable_adaptive_verification = False
+    _by_slot.check_worker(config)
 
 
 # ---- The scheduler
@@ -217,6 +298,7 @@ def configuration(executor="uni", micro_batches=False):
             pipeline_parallel_size=1,
         ),
         scheduler_config=SimpleNamespace(async_scheduling=True),
+        speculative_config=None,
     )
 
 

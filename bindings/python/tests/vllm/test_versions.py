@@ -7,25 +7,53 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from routecap import vllm
-from routecap.vllm import _answers, _options, _versions
+from routecap.vllm import _answers, _hooks, _options, _versions
 from routecap.vllm._asked import Asked
 from routecap.vllm._places import look
 
+NEWEST = "0.33.0"
+RELEASES = {
+    "_by_request": "0.21.0",
+    "_by_slot": "0.22.0 0.22.1 0.23.0 0.24.0 0.25.0 0.25.1 0.26.0 0.27.0 0.27.1 0.28.0 0.29.0"
+    " 0.30.0",
+    "_aux_output": "0.31.0 0.32.0 0.33.0",
+}  # of vLLM, all since 0.21, by the module that they have
+FOUND = [(each, module) for module, numbers in RELEASES.items() for each in numbers.split()]
 
-def tables(module):
-    """The places of a module of ours, and those that a version needs that is not checked."""
-    return "".join(import_module(f"routecap.vllm.{each}").PLACES for each in (module, "_unchecked"))
+
+def tables(module, release=NEWEST):
+    """The places of a module of ours in a release, and those that one needs that is not checked."""
+    own = [import_module(f"routecap.vllm.{each}").PLACES for each in (module, "_unchecked")]
+    return places_in("".join(own), release)
+
+
+def places_in(table, release):
+    """The lines of a table that are of a release, without the words that say so."""
+    found, here = [], True
+    for line in re.sub(r",\n +", ", ", table).splitlines():
+        name, *words = re.split(r" (since|until) (?=0)", line)
+        kept = not words or within(release, *words)
+        here = kept if line and not line.startswith(" ") else here
+        found += [name] if kept and here else []
+    return "\n".join(found)
+
+
+def within(release, word, end):
+    """Whether a release is one since or until another, whose patches count with it."""
+    minor, last = (int(each.split(".")[1]) for each in (release, end))
+    return minor >= last if word == "since" else minor <= last
 
 
 def sources(table):
-    """{file: text} of a vLLM that has the places of a table, and no more."""
+    """{file: text} of a vLLM that has these places, and no more."""
     found, text = {}, []
-    for line in re.sub(r",\n +", ", ", table).splitlines():
+    for line in table.splitlines():
         place = line.strip()
         if line and not line.startswith(" "):
             text = found.setdefault(line, [])
@@ -77,7 +105,8 @@ def installed(monkeypatch, tmp_path):
 
     def put(version, module, before="", after=""):
         changed = 0
-        for name, text in {"vllm/__init__.py": "", **sources(tables(module))}.items():
+        places = tables(module, version)
+        for name, text in {"vllm/__init__.py": "", **sources(places)}.items():
             changed += before in text if before else 0
             file = tmp_path / name
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,27 +118,50 @@ def installed(monkeypatch, tmp_path):
     return put
 
 
-@pytest.mark.parametrize(
-    ("version", "module"),
-    [
-        ("0.21.0", "_by_request"),
-        ("0.26.0", "_by_slot"),
-        ("0.26.1", "_by_slot"),
-        ("0.33.0", "_aux_output"),
-    ],
-)
-def test_a_version_that_is_known_has_its_module(installed, version, module):
+@pytest.mark.parametrize(("version", "module"), FOUND)
+def test_a_release_that_is_checked_has_the_module_of_its_design(installed, version, module):
     installed(version, module)
     assert _versions.find() == (version, module, True, "")
 
 
-@pytest.mark.parametrize(("module", "like"), [("_by_slot", "0.27.0"), ("_aux_output", "0.34.0")])
+@pytest.mark.parametrize("module", RELEASES)
+def test_each_module_says_which_releases_it_was_checked_with(module):
+    assert list(import_module(f"routecap.vllm.{module}").RELEASES) == RELEASES[module].split()
+    assert _versions.supported() == "0.21, 0.22 to 0.30, 0.31 to 0.33"
+
+
+# Releases from 0.28 on choose the second model runner by default for some models, or all. All
+# places fitted, and the engine died of "no attribute 'requests'".
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize(("version", "module"), FOUND)
+def test_the_model_runner_that_the_engine_chooses_is_hooked_or_refused(version, module, v2):
+    face = import_module(f"routecap.vllm.{module}")
+    config = SimpleNamespace(use_v2_model_runner=v2)
+    if module == "_by_slot":  # until 0.27 vLLM refuses capture in the second one
+        name = "CaptureV2" if v2 else "Capture"
+        assert face.capture_of(config) is getattr(face, name)
+        return
+    config.aux_output_config = SimpleNamespace(enabled=True)
+    served = module == "_aux_output"
+    if v2 == served:
+        _hooks.expect_runner(config, served)
+        return
+    with pytest.raises(ValueError, match=f"set VLLM_USE_V2_MODEL_RUNNER={int(served)}, or unset"):
+        _hooks.expect_runner(config, served)
+
+
+@pytest.mark.parametrize(
+    ("module", "like"),
+    [("_by_slot", "0.26.1"), ("_by_slot", "0.28.1"), ("_aux_output", "0.31.1")]
+    + [("_aux_output", "0.34.0")],
+)
 def test_another_version_is_refused_unless_it_is_asked_for(installed, monkeypatch, module, like):
     installed(like, module)
     found = _versions.find()
     assert (found.module, found.checked) == (module, False)
     assert f"this is {like}" in found.why and "ROUTECAP_VLLM_UNCHECKED=1" in found.why
-    places = [each.place for each in look(tables(module), _folder())]
+    release = tuple(map(int, like.split(".")))
+    places = [each.place for each in look(tables(module, like), _folder(), release)]
     assert all(f"  {place}" in found.why for place in places)
     with pytest.raises(RuntimeError, match=f"this is {like}"):
         vllm.install()
@@ -173,12 +225,10 @@ print(len(first))
 
 
 @pytest.mark.parametrize(
-    ("version", "module"),
-    [("0.21.0", "_by_request"), ("0.26.0", "_by_slot"), ("0.27.0", "_by_slot")]
-    + [("0.33.0", "_aux_output"), ("0.34.0", "_aux_output")],
+    ("version", "module"), [*FOUND, ("0.28.1", "_by_slot"), ("0.34.0", "_aux_output")]
 )
 def test_a_second_install_changes_nothing(tmp_path, version, module):
-    for name, text in {"vllm/__init__.py": "", **sources(tables(module))}.items():
+    for name, text in {"vllm/__init__.py": "", **sources(tables(module, version))}.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -194,8 +244,27 @@ def test_a_second_install_changes_nothing(tmp_path, version, module):
 
 
 def test_a_module_that_is_gone_is_named():
-    [one] = look("vllm.gone\n    function(a, ...)\n", Path(__file__).parent)
+    [one] = look("vllm.gone\n    function(a, ...)\n", Path(__file__).parent, (0, 33, 0))
     assert one == ("vllm.gone function(a, ...)", "there is no such module")
+
+
+@pytest.mark.parametrize(
+    ("release", "named"),
+    [((0, 24, 0), {"old", "both"}), ((0, 24, 9), {"old", "both"}), ((0, 25, 0), {"both"})]
+    + [((0, 28, 0), {"new", "newer", "both"}), ((1,), {"new", "newer", "both"})],
+)
+def test_a_place_is_looked_for_in_the_releases_that_have_it(release, named):
+    table = """
+vllm.one until 0.24
+    old
+vllm.two
+    both
+    new since 0.28
+vllm.three since 0.28
+    newer
+"""
+    found = [each.place.split()[-1] for each in look(table, Path(__file__).parent, release)]
+    assert set(found) == named and len(found) == len(named)
 
 
 def test_the_plugin_says_what_is_not_checked(installed, monkeypatch, caplog):

@@ -5,8 +5,8 @@ ROUTECAP_VLLM=1 or by its name, routecap, in VLLM_PLUGINS, for engines with
 `--enable-return-routed-experts`. Programs may call `install` instead.
 
 A module for each way in which vLLM brings rows to requests (`_by_request`, `_by_slot`,
-`_aux_output`) replaces parts of the engine, and lists
-them in its first lines. The other modules serve all versions.
+`_aux_output`) replaces parts of the engine, and lists them in its first lines. The other modules
+serve all versions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def plugin() -> None:
         "routecap captures routed experts in vLLM %s, by routecap.vllm.%s (it supports %s)%s",
         found.version,
         found.module,
-        _versions.KNOWN,
+        _versions.supported(),
         f", {found.note}" if found.note else "",
     )
 

@@ -1,4 +1,4 @@
-"""What is replaced in vLLM 0.33: both sides of its connector for auxiliary output.
+"""What is replaced in vLLM 0.31 to 0.33: both sides of the connector for auxiliary output.
 
     put_worker      the worker's side, `RowsConnector`. Rows are captured by request, kept in
                     routecap's store under the numbers of the engine's blocks, and returned with
@@ -7,7 +7,7 @@
                     if its rows are gone, and a row that is gone does not stop the engine
     answer_asked    a request that asks for a format is answered in it by AsyncLLM, and so by the
                     HTTP server (`_server`)
-    refuse_asked    a request that asks for what 0.33 does not have is refused
+    refuse_asked    a request that asks for what these releases do not have is refused
 
 A missing row is -1: its keys and values came from another engine, or the store was full. Layers of
 the decoder that do not route are -1 too. With ROUTECAP_VLLM_FILL=0 both are 0, and rows have the
@@ -30,7 +30,15 @@ from numpy.typing import NDArray
 
 import routecap
 
-from . import _binding, _compiled, _hooks, _model_config, _server, routed_experts_capturer
+from . import (
+    _binding,
+    _compiled,
+    _hooks,
+    _model_config,
+    _server,
+    _versions,
+    routed_experts_capturer,
+)
 from ._answers import ERROR, ROWS, Answer
 from ._asked import Asked, asked_by, without_format
 from ._capturer import RoutedExpertsCapturer
@@ -38,12 +46,20 @@ from ._compiled import compile_alike, replayed_pieces
 from ._connector import Numbers, RowsConnector
 from ._forward import say_pieces
 from ._front_end import each_processor
-from ._hooks import each_scheduler, expect_runner, take_worker, watch_weights
+from ._hooks import (
+    each_scheduler,
+    expect_python_front_end,
+    expect_runner,
+    take_worker,
+    watch_weights,
+)
 from ._places import places_of
 from ._platform import expect_cuda
 from ._results import PendingRoutedExperts
 from ._server import Tokens, answered, check, give_out
 from ._wrap import once, replace
+
+RELEASES = ("0.31.0", "0.32.0", "0.33.0")
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _server)}
 vllm.config.aux_output
@@ -56,8 +72,9 @@ vllm.v1.engine.input_processor
 vllm.entrypoints.scale_out.token_in_token_out.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
-    GenerateTokensResponse GenerateTokensChoice GenerateTextResponse GenerateTextChoice
-    GenerateDerenderResponse GenerateDerenderChoice
+    GenerateResponse GenerateResponseChoice until 0.31
+    GenerateTokensResponse GenerateTokensChoice GenerateTextResponse GenerateTextChoice since 0.32
+    GenerateDerenderResponse GenerateDerenderChoice since 0.33
 vllm.sampling_params
     SamplingParams: routed_experts_prompt_start
     RequestOutputKind: DELTA
@@ -96,21 +113,17 @@ vllm.distributed.aux_output_connector.worker
 vllm.distributed.aux_output_connector.connector
     PackedBlockHashes: data item_size
     AuxOutputConnectorMetadata: generation requests block_hashes finished_requests
-    AuxOutputConnectorMetadata: retained_block_hashes released_block_hashes
+    AuxOutputConnectorMetadata: retained_block_hashes released_block_hashes since 0.33
     AuxRequestOutput: token_start rows
-    AuxOutputSchedulerConnector.max_cache_hit(self, request)
-    AuxOutputSchedulerConnector.cap_external_hit(self, request, num_local, num_external)
+    AuxOutputSchedulerConnector.max_cache_hit(self, request) since 0.33
+    AuxOutputSchedulerConnector.cap_external_hit(self, request, num_local, num_external) since 0.33
     AuxOutputSchedulerConnector.take_output(self, request, output)
 """  # what this module and those replace and read
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 _PACKAGE = "vllm.distributed.aux_output_connector"
 _ENGINE = "vllm.v1.engine.async_llm"
-_KINDS = ("Tokens", "Text", "Derender")  # of what the generate endpoint answers
-_TOKENS = Tokens(
-    "vllm.entrypoints.scale_out.token_in_token_out.serving",
-    tuple((f"Generate{kind}Choice", f"Generate{kind}Response") for kind in _KINDS),
-)
+_GENERATE = "vllm.entrypoints.scale_out.token_in_token_out.serving"
 
 
 def apply() -> None:
@@ -134,6 +147,15 @@ def captures(config: Any) -> bool:
 # ---- The front end
 
 
+def tokens() -> Tokens:
+    """The generate endpoint, and of what kinds its answers are."""
+    if (release := _versions.release()) < (0, 32):
+        return Tokens(_GENERATE)
+    kinds = ("Tokens", "Text", "Derender")[: 2 if release < (0, 33) else 3]
+    pairs = tuple((f"Generate{kind}Choice", f"Generate{kind}Response") for kind in kinds)
+    return Tokens(_GENERATE, pairs)
+
+
 def answer_in_formats() -> None:
     """Wrap the AsyncLLM of this process, if it has one. What makes it is imported by now."""
     if _ENGINE in sys.modules:
@@ -141,7 +163,7 @@ def answer_in_formats() -> None:
 
 
 def refuse_asked(processor_class: Any) -> None:
-    """Requests are refused if they ask for what 0.33 does not have, or reach the engine's front end
+    """Requests are refused if they ask for what this release does not have, or reach the engine's front end
     with a format that nobody took off them to answer in it."""
     process = once(processor_class, "process_inputs")
     if process is None:
@@ -154,7 +176,7 @@ def refuse_asked(processor_class: Any) -> None:
         refuse(asked)
         if asked != Asked():
             raise ValueError(
-                "in vLLM 0.33 only AsyncLLM.generate and the HTTP server answer in a"
+                "from vLLM 0.31 on only AsyncLLM.generate and the HTTP server answer in a"
                 " routed_experts_format: generate with them, or leave out routed_experts_format,"
                 " _dtype and _validity"
             )
@@ -164,11 +186,11 @@ def refuse_asked(processor_class: Any) -> None:
 
 
 def refuse(asked: Asked) -> None:
-    """Raises: ValueError: 0.33, or this process, does not have what is asked for."""
+    """Raises: ValueError: This release, or this process, does not have what is asked for."""
     if not asked.capture or asked.start:
         raise ValueError(
-            "vLLM 0.33 has no routed_experts and no routed_experts_start: leave them out, or use"
-            " routed_experts_prompt_start"
+            "vLLM has no routed_experts and no routed_experts_start from 0.31 on: leave them out, or"
+            " use routed_experts_prompt_start"
         )
     if asked.format == "store":
         raise ValueError(
@@ -189,7 +211,7 @@ def answer_asked(engine_class: Any) -> None:
         refuse(asked)  # before a stream begins
         if asked.format is None:
             return generate(engine, prompt, sampling_params, *args, **kwargs)
-        give_out(_TOKENS)
+        give_out(tokens())
         start = sampling_params.routed_experts_prompt_start
         plain = copy.copy(sampling_params)
         plain.extra_args = without_format(sampling_params.extra_args)
@@ -273,6 +295,7 @@ def of_decoder(rows: NDArray[Any], model_config: Any, asked: Asked) -> PendingRo
 def check_worker(config: Any) -> None:
     """Refuse, before weights are loaded, if the library cannot capture."""
     if captures(config):
+        expect_python_front_end()
         expect_runner(config, v2=True)
         expect_cuda()
 
@@ -339,6 +362,7 @@ def make_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> RowsCo
         store_bytes=store_bytes,
         decoder_layers=config.get_total_num_hidden_layers(),
         output=import_module(f"{_PACKAGE}.connector").AuxRequestOutput,
+        exact=_versions.release() >= (0, 33),
         owner=first_rank,
     )
 
@@ -356,8 +380,8 @@ def numbers_of(groups: Sequence[Any], hashed_rows: int) -> Numbers | None:
 def kept_rows(cache_rows: int, transfer: Any) -> int:
     """How many rows the store needs room for, so that it has the rows of all of the engine's cache.
 
-    Besides the rows of running requests, the scheduler retains as many rows of finished ones as the
-    cache has, or twice as many with a connector.
+    Besides the rows of running requests, the scheduler of 0.33 retains as many rows of finished
+    ones as the cache has, or twice as many with a connector.
     """
     return cache_rows * (2 if transfer is None else 3)
 

@@ -1,4 +1,4 @@
-"""What is replaced in vLLM 0.21.
+"""What is replaced in vLLM 0.21, whose workers have a cache of rows by request.
 
     own_module      routecap.vllm.routed_experts_capturer takes the place of vLLM's module that
                     captures
@@ -43,6 +43,8 @@ from ._transport import send_bytes
 from ._workers import remember_executor
 from ._workers import serve as serve_scheduler
 from ._wrap import once, replace
+
+RELEASES = ("0.21.0",)
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
 vllm.config.model

@@ -1,8 +1,9 @@
-"""What is replaced in vLLM 0.26.
+"""What is replaced in vLLM 0.22 to 0.30, whose scheduler has a table of rows by slot of the cache.
 
-    prepare_worker    `Capture` takes the place of the capturer of a worker in the engine's process.
-                      vLLM's own stays off: it clears, copies and sends nothing
-    TellingScheduler  as in 0.21, and without vLLM's table of rows by slot
+    prepare_worker    `Capture` takes the place of the capturer of a worker in the engine's process,
+                      or `CaptureV2` in model runner V2, which can capture since 0.28. vLLM's own
+                      stays off: it clears, copies and sends nothing
+    TellingScheduler  as in 0.21, and without the table
     TakingState       as in 0.21; all rows belong to the completion
     refuse            requests that ask for what this engine does not have
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import functools
 import logging
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import (
     _binding,
@@ -29,19 +30,25 @@ from . import (
     _scheduler,
     _server,
     _transport,
+    _versions,
     routed_experts_capturer,
 )
 from ._asked import Asked, asked_by
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import captures_here, each_processor, make_lazy, say_captures, take_rows
-from ._hooks import expect_runner, take_worker, watch_weights
+from ._hooks import expect_python_front_end, take_worker, watch_weights
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._results import PendingRoutedExperts
 from ._scheduler import tell_ends
 from ._server import Tokens, check, serve
 from ._transport import send_bytes
+
+RELEASES = (
+    *("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1"),
+    *("0.28.0", "0.29.0", "0.30.0"),
+)
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
 vllm.config.model
@@ -55,11 +62,30 @@ vllm.v1.worker.gpu_model_runner
     GPUModelRunner.init_routed_experts_capturer(self)
     GPUModelRunner.get_model(self)
     GPUModelRunner: input_batch positions requests
+vllm.v1.worker.gpu.model_runner since 0.28
+    GPUModelRunner.execute_model(self, scheduler_output, ...)
+    GPUModelRunner.sample_tokens(self, grammar_output)
+    GPUModelRunner.init_routed_experts_capturer(self)
+    GPUModelRunner.get_model(self)
+    GPUModelRunner: execute_model_state input_buffers req_states model_config scheduler_config
+    GPUModelRunner: device max_model_len
+    ExecuteModelState: input_batch
+vllm.v1.worker.gpu.input_batch since 0.28
+    InputBatch: req_ids
+    InputBuffers: positions
+vllm.v1.worker.gpu.states since 0.28
+    RequestState: req_id_to_index num_computed_tokens_np
+vllm.config.speculative since 0.28
+    SpeculativeConfig: enable_adaptive_verification
 vllm.sampling_params
     SamplingParams: routed_experts_prompt_start
 vllm.config.vllm
-    VllmConfig: use_v2_model_runner
-vllm.entrypoints.scale_out.token_in_token_out.serving
+    VllmConfig: use_v2_model_runner speculative_config
+vllm.entrypoints.serve.disagg.serving until 0.24
+    ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
+    ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
+    GenerateResponse GenerateResponseChoice
+vllm.entrypoints.scale_out.token_in_token_out.serving since 0.25
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)
     GenerateResponse GenerateResponseChoice
@@ -108,7 +134,8 @@ def check_worker(config: Any) -> None:
     stays.
     """
     if captures(config):
-        expect_runner(config, v2=False)
+        expect_python_front_end()
+        expect_known_drafts(config)
         expect_cuda()
     elif config.model_config.enable_return_routed_experts:
         logger.warning(
@@ -118,11 +145,27 @@ def check_worker(config: Any) -> None:
         )
 
 
+def expect_known_drafts(config: Any) -> None:
+    """Raises: ValueError: Only the device knows how many drafts of each request a step verifies."""
+    speculative = config.speculative_config
+    if config.use_v2_model_runner and speculative and speculative.enable_adaptive_verification:
+        raise ValueError(
+            "routed experts: with adaptive verification only the device knows whose rows are whose:"
+            " set enable_adaptive_verification=false in the speculative config"
+        )
+
+
 def prepare_worker(wrapper: Any) -> None:
     """The runner makes our capturer where it would make its own: when its caches are made."""
-    if captures(wrapper.vllm_config):
-        runner = wrapper.worker.model_runner
-        runner.init_routed_experts_capturer = functools.partial(Capture, runner)
+    config = wrapper.vllm_config
+    if captures(config):
+        runner, kind = wrapper.worker.model_runner, capture_of(config)
+        runner.init_routed_experts_capturer = functools.partial(kind, runner)
+
+
+def capture_of(config: Any) -> type[Capture]:
+    """By the model runner that the engine has chosen."""
+    return CaptureV2 if config.use_v2_model_runner else Capture
 
 
 class Capture:
@@ -143,12 +186,14 @@ class Capture:
         if layers != self.capturer.num_hidden_layers:
             self.capturer.decoder_layers = layers
         self.capturer.bind(runner.get_model())
-        self.capturer.extract(
-            (), runner.requests, {}, None, 0
-        )  # it reads these requests from now on
-        self._execute = runner.execute_model
-        self._bookkeep = runner._bookkeeping_sync
-        runner.execute_model, runner._bookkeeping_sync = self.execute_model, self.bookkeep
+        self._execute, runner.execute_model = runner.execute_model, self.execute_model
+        self._watch()
+
+    def _watch(self) -> None:
+        """Issue rows, and let the capturer read the runner's requests."""
+        runner = self.runner
+        self.capturer.extract((), runner.requests, {}, None, 0)
+        self._bookkeep, runner._bookkeeping_sync = runner._bookkeeping_sync, self.bookkeep
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         self.begin(scheduler_output)
@@ -172,6 +217,50 @@ class Capture:
         self.capturer.issue(
             runner.input_batch.req_ids, scheduler_output.num_scheduled_tokens, runner.positions
         )
+
+
+class CaptureV2(Capture):
+    """The same in model runner V2, which tells every preemption, and keeps requests in arrays."""
+
+    _counts: Any = None  # of the rows of each request in the step that began
+
+    def begin(self, scheduler_output: Any) -> None:
+        super().begin(scheduler_output)
+        self._counts = scheduler_output.num_scheduled_tokens
+
+    def _watch(self) -> None:
+        runner = self.runner
+        requests: Any = _RequestsV2(runner.req_states, self.capturer)
+        self.capturer.extract((), requests, {}, None, 0)
+        self._sample, runner.sample_tokens = runner.sample_tokens, self.sample_tokens
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """The step's rows are issued before its tokens are sampled, and drafts made of them."""
+        if (state := self.runner.execute_model_state) is not None:
+            names, positions = state.input_batch.req_ids, self.runner.input_buffers.positions
+            self.capturer.issue(names, self._counts, positions)
+        return self._sample(grammar_output)
+
+
+class _RequestV2(NamedTuple):
+    """What the capturer reads of a request: where the step begins, and which tokens are known."""
+
+    num_computed_tokens: int
+    num_prompt_tokens: int
+    output_token_ids: Any
+
+
+class _RequestsV2:
+    def __init__(self, states: Any, capturer: Any) -> None:
+        self._states, self._capturer = states, capturer
+
+    def get(self, name: str) -> _RequestV2 | None:
+        index = self._states.req_id_to_index.get(name)
+        told = self._capturer.scheduler_requests.get(name)
+        if index is None or told is None:
+            return None
+        computed = int(self._states.num_computed_tokens_np[index])
+        return _RequestV2(computed, told.num_prompt_tokens, told.output_token_ids)
 
 
 # ---- The scheduler
@@ -228,7 +317,10 @@ class TakingState(_front_end.TakingState):
         return None, rows
 
 
-_TOKENS = Tokens("vllm.entrypoints.scale_out.token_in_token_out.serving")
+def tokens() -> Tokens:
+    old = _versions.release() < (0, 25)
+    where = "serve.disagg" if old else "scale_out.token_in_token_out"
+    return Tokens(f"vllm.entrypoints.{where}.serving")
 
 
 def refuse(asked: Asked) -> None:
@@ -249,4 +341,4 @@ def refuse(asked: Asked) -> None:
 def _look(config: Any) -> None:
     if captures(config):
         say_captures()
-        serve(_TOKENS, refuse)
+        serve(tokens(), refuse)

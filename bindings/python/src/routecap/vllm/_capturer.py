@@ -320,7 +320,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests = Requests(self.capturer, self.options.keep_ended, kept)
         self._engine_requests: Mapping[str, Any] = {}  # as the last `extract` was given them
         self._told_of_ends = False
-        self._scheduler_requests: Mapping[str, Any] = {}
+        self.scheduler_requests: Mapping[str, Any] = {}
 
     # ---- The forward pass
 
@@ -579,7 +579,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             requests: The scheduler's requests by name. The `sampling_params` of new ones are read.
         """
         self._told_of_ends = True
-        self._scheduler_requests = requests
+        self.scheduler_requests = requests
         self._requests.wanted = self._is_wanted
         self._requests.tokens_of = self._tokens_of
 
@@ -636,7 +636,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.cut(rows)
 
     def _is_wanted(self, req_id: str) -> bool:
-        request = self._scheduler_requests.get(req_id)
+        request = self.scheduler_requests.get(req_id)
         return request is None or asked_by(request.sampling_params).capture
 
     def _tokens_of(self, req_id: str) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ each_scheduler   changes the class of schedulers
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -64,6 +65,19 @@ def take_worker(
 
     replace(wrapper_class, "init_worker", init_worker, init_worker_first)
     replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+
+
+def expect_python_front_end() -> None:
+    """Refuse the front end that makes answers without Python, where nothing of ours runs.
+
+    Raises:
+        ValueError: The server has it.
+    """
+    if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
+        raise ValueError(
+            "routed experts: routecap's rows do not pass through vLLM's front end in Rust: unset"
+            " VLLM_USE_RUST_FRONTEND, or unset ROUTECAP_VLLM to let vLLM capture itself"
+        )
 
 
 def expect_runner(chosen: Any, v2: bool) -> None:

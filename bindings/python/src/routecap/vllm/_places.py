@@ -8,6 +8,9 @@ it, further in, stands one place a line:
     SchedulerOutput: finished_req_ids preempted_req_ids a class with these attributes
     CompletionResponse CompletionResponseChoice         names that the module has, or imports
 
+A line may end in "since 0.28" or "until 0.24": the first and the last release that have the place,
+or all places of the module.
+
 vLLM's sources are read and not imported: an import takes seconds, and may start a device.
 """
 
@@ -27,17 +30,29 @@ class Fit(NamedTuple):
     why: str
 
 
-def look(table: str, folder: Path) -> list[Fit]:
+def look(table: str, folder: Path, release: tuple[int, ...]) -> list[Fit]:
     """Look for the places of a table in the package `vllm`, whose sources are in `folder`."""
     found, module, tree = [], "", None
     for line in filter(str.strip, re.sub(r",\n +", ", ", table).splitlines()):
+        line, has = _has(line, release)
         if not line.startswith(" "):
-            module, tree = line, _read(folder, line)
+            module, tree = (line, _read(folder, line)) if has else ("", None)
+            continue
+        if not module or not has:
             continue
         place = line.strip()
         why = "there is no such module" if tree is None else "".join(_differs(place, tree))
         found.append(Fit(f"{module} {place}", why))
     return found
+
+
+def _has(line: str, release: tuple[int, ...]) -> tuple[str, bool]:
+    """A line without its last words, and whether these say that a release has the place."""
+    line, *words = re.split(r" (since|until) (?=[\d.]+$)", line)
+    if not words:
+        return line, True
+    end = tuple(map(int, words[1].split(".")))
+    return line, release >= end if words[0] == "since" else release[: len(end)] <= end
 
 
 def _read(folder: Path, module: str) -> ast.Module | None:

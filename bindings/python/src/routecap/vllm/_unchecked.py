@@ -39,7 +39,8 @@ vllm.v1.engine.core
     DPEngineCoreProc.run_busy_loop(self)
 vllm.v1.core.sched.scheduler
     Scheduler.update_from_output(self, scheduler_output, model_runner_output)
-    Scheduler.has_requests(self)
+vllm.v1.core.sched.interface
+    SchedulerInterface.has_requests(self)
 vllm.v1.request
     Request.__init__(self, request_id, prompt_token_ids, sampling_params, pooling_params, ...)
 vllm.v1.engine
