@@ -35,7 +35,7 @@ class Norm(torch.nn.Module):
 def config_of(hf: Any, **parallel: Any) -> TransformerConfig:
     tensor = parallel.get("tensor_model_parallel_size", 1)
     return TransformerConfig(
-        num_layers=hf.num_hidden_layers, hidden_size=hf.hidden_size, num_attention_heads=hf.num_attention_heads, kv_channels=hf.head_dim,
+        num_layers=hf.num_hidden_layers, moe_layer_freq=[int(layer not in hf.mlp_only_layers) for layer in range(hf.num_hidden_layers)], hidden_size=hf.hidden_size, num_attention_heads=hf.num_attention_heads, kv_channels=hf.head_dim,
         num_query_groups=max(hf.num_key_value_heads, tensor),  # with fewer, ranks have copies of a group
         ffn_hidden_size=hf.intermediate_size, moe_ffn_hidden_size=hf.moe_intermediate_size, num_moe_experts=hf.num_experts,
         moe_router_topk=hf.num_experts_per_tok, moe_router_load_balancing_type="none", moe_aux_loss_coeff=0.0, moe_router_dtype="fp32",
@@ -47,17 +47,20 @@ def config_of(hf: Any, **parallel: Any) -> TransformerConfig:
 
 
 def model_of(config: TransformerConfig, hf: Any) -> GPTModel:
-    layer = get_gpt_layer_local_spec(
-        num_experts=config.num_moe_experts,
-        moe_grouped_gemm=False,
-        qk_layernorm=True,
-        normalization="RMSNorm",
-    )
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
-    attention = layer.submodules.self_attention.submodules
-    attention.q_layernorm = attention.k_layernorm = Norm
+    layers = []
+    for routes in config.moe_layer_freq:
+        layer = get_gpt_layer_local_spec(
+            num_experts=config.num_moe_experts if routes else None,
+            moe_grouped_gemm=False,
+            qk_layernorm=True,
+            normalization="RMSNorm",
+        )
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+        attention = layer.submodules.self_attention.submodules
+        attention.q_layernorm = attention.k_layernorm = Norm
+        layers.append(layer)
     return GPTModel(
-        config, TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=Norm), vocab_size=hf.vocab_size,
+        config, TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm), vocab_size=hf.vocab_size,
         max_sequence_length=hf.max_position_embeddings, position_embedding_type="rope", rotary_base=10000, share_embeddings_and_output_weights=False,
     )  # fmt: skip
 
@@ -111,8 +114,15 @@ def take_weights(model: GPTModel, weights: dict[str, torch.Tensor], hf: Any) -> 
             f"{ours}.self_attention.linear_proj.weight": part(
                 weights[f"{theirs}.self_attn.o_proj.weight"], 1
             ),
-            f"{ours}.mlp.router.weight": weights[f"{theirs}.mlp.gate.weight"],
         }
+        if layer in hf.mlp_only_layers:
+            gate, up, down = (
+                weights[f"{theirs}.mlp.{each}_proj.weight"] for each in ("gate", "up", "down")
+            )
+            taken[f"{ours}.mlp.linear_fc1.weight"] = torch.cat([part(gate, 0), part(up, 0)])
+            taken[f"{ours}.mlp.linear_fc2.weight"] = part(down, 1)
+            continue
+        taken[f"{ours}.mlp.router.weight"] = weights[f"{theirs}.mlp.gate.weight"]
         for local in range(config.num_moe_experts // expert_ranks):
             expert, mlp = (
                 expert_rank * (config.num_moe_experts // expert_ranks) + local,
