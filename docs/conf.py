@@ -125,6 +125,7 @@ examples/model/weights/report
 :hidden:
 :caption: My trainer
 
+docs/guides/trainers
 docs/do_i_need_this
 docs/experts
 docs/replay

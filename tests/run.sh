@@ -309,6 +309,7 @@ every-engine|full|9|every_engine
 more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
+whole-ways|full|9|bash examples/trainers/check.sh
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
 llama-server|full|1|bash examples/llama_server/check.sh

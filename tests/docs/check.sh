@@ -66,6 +66,13 @@ END
     echo "# a comment" >> "$file" && python3 "$copy/docs/matrix.py" --check || return 1
     echo "more = 1" >> "$file" && ! python3 "$copy/docs/matrix.py" --check
 }
+# The table of trainers says what their runs and those of engines say, and nothing else.
+trainers_are_current() {
+    local copy=$build/trainers_page
+    rm -rf "$copy" && mkdir -p "$copy/docs/guides" && cp docs/trainers.* docs/matrix.json "$copy/docs" &&
+        cp docs/guides/trainers.md "$copy/docs/guides" && python3 "$copy/docs/trainers.py" --check || return 1
+    sed -i 's/"wrong": 0/"wrong": 1/' "$copy/docs/trainers.json" && ! python3 "$copy/docs/trainers.py" --check
+}
 short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 # Lines end at 100 columns; tables and links may be longer.
 short_lines() {
@@ -77,6 +84,7 @@ check "README.md has at most 7 KB" short_readme
 check "lines end at 100 columns" short_lines
 check "the table of measurements is that of the results" python3 docs/evidence.py --check
 check "the matrix of engines is that of its runs" matrix_is_current
+check "the table of trainers is that of their runs" trainers_are_current
 check "failures and the tests that name them" failures_are_told
 check "files that pages name" files_are_there
 check "names that the page of threads has" names_are_there
