@@ -232,8 +232,9 @@ typedef struct routecap_layer_source {
  * later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
  * separate memory.
  *
- * With ROUTECAP_SOURCE_WHOLE_STEP the call also begins the step and takes its snapshot. In all other
- * respects it is like one routecap_layer_record for each layer. If one layer is refused, nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
+ * With ROUTECAP_SOURCE_WHOLE_STEP the call also begins the step and takes its snapshot. In all
+ * other respects it is like one routecap_layer_record for each layer. If one layer is refused,
+ * nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
  *
  * @param[in] capturer    The capturer.
  * @param[in] source      What the layers have in common. Set its ids and table to NULL.

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 cdc19762385db49c007c904d8265b6dce9f21422a2824b45ca892ea63a09d8f4
+// Of headers with the SHA-256 d5909b5067b84c81f21badeb4b739eda200fafc2341c70ac86437c5adee84244
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1307,9 +1307,9 @@ unsafe extern "C" {
     /// later layers may reuse the memory that holds the ids of a layer, so keep the ids of each layer in
     /// separate memory.
     ///
-    /// With ROUTECAP_SOURCE_WHOLE_STEP the call also begins the step and takes its snapshot. In all other
-    /// respects it is like one routecap_layer_record for each layer. If one layer is refused, nothing is recorded. Naming a layer twice is
-    /// ROUTECAP_ERR_ARGUMENT. Capturable.
+    /// With ROUTECAP_SOURCE_WHOLE_STEP the call also begins the step and takes its snapshot. In all
+    /// other respects it is like one routecap_layer_record for each layer. If one layer is refused,
+    /// nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
     ///
     /// @param[in] capturer    The capturer.
     /// @param[in] source      What the layers have in common. Set its ids and table to NULL.
