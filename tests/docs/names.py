@@ -11,7 +11,7 @@ from pathlib import Path
 OTHERS = set(
     """
     --enable-eplb --json-model-override-args --kv-cache-dtype --model-path --quantization
-    --radix-cache-backend --revision --weight-version --aux-output-config
+    --radix-cache-backend --revision --tokenizer-worker-num --weight-version --aux-output-config
     router_trace.py routecap_single.h build/soak.json routecap.1 first.py routecap_wire_decode_into
     """.split()
 )

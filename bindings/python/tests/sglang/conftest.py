@@ -12,7 +12,9 @@ from watched import Known, Watched
 
 HAS_TORCH = (found := find_spec("torch")) is not None and found.origin is not None
 collect_ignore = (
-    [] if HAS_TORCH else ["test_engine.py", "test_graph.py", "test_metrics.py", "test_names.py"]
+    []
+    if HAS_TORCH
+    else ["test_designs.py", "test_engine.py", "test_graph.py", "test_metrics.py", "test_names.py"]
 )
 
 
@@ -49,6 +51,7 @@ class Ranks(Watched):
         self.enable_hierarchical_cache, self.hicache_ratio = False, 2.0
         self.weight_version = "default"
         self.disaggregation = "null"
+        self.tokenizer_worker_num = 1
 
     def slice_of(self, forward_batch, in_graph, graph_rows):
         counts = forward_batch.global_num_tokens_cpu
@@ -81,8 +84,7 @@ class Registry:
 @pytest.fixture
 def registry(monkeypatch):
     """SGLang's, which remembers what it is told."""
-    import routecap.sglang
-    from routecap.sglang import _v0523
+    from routecap.sglang import _hooks, _versions
 
     for name in ("sglang", "sglang.srt", "sglang.srt.plugins"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -91,8 +93,8 @@ def registry(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(Registry, "hooks", [])
     monkeypatch.setattr(Registry, "applied", 0)
-    monkeypatch.setattr(_v0523, "_hooked", {})
-    monkeypatch.setattr(routecap.sglang, "_version", lambda: "0.5.23")
+    monkeypatch.setattr(_hooks, "_design", None)
+    monkeypatch.setattr(_versions, "installed", lambda: "0.5.23")
     for name in ("SGLANG_PLUGINS", "ROUTECAP_SGLANG"):
         monkeypatch.delenv(name, raising=False)
     return Registry
@@ -101,9 +103,11 @@ def registry(monkeypatch):
 @pytest.fixture
 def ranks(monkeypatch):
     """SGLang's modules that the adapter asks, in the place of SGLang's."""
-    from routecap.sglang import _v0523
+    from routecap.sglang import _checkpoints, _hooks
 
     known = Ranks()
+    design = _checkpoints.design("0.5.23", (0, 5, 23))._replace(hooks=[])
+    monkeypatch.setattr(_hooks, "_design", design)
 
     def of(name):
         return type(name, (Known,), {})
@@ -137,7 +141,7 @@ def ranks(monkeypatch):
         _is_scattered_a2a_backend=lambda: known.scattered,
     )
     cache = _module(monkeypatch, "sglang.srt.mem_cache.unified_radix_cache")
-    for name in _v0523._FIELDS:
+    for name in design.fields:
         released.put(monkeypatch, name)
     if HAS_TORCH:
         from engine import TopK, Tree
@@ -150,7 +154,7 @@ def ranks(monkeypatch):
 @pytest.fixture
 def start(ranks, monkeypatch):
     """start(options=..., own=..., **engine) -> an Engine that captures."""
-    from routecap.sglang import _v0523
+    from routecap.sglang import _hooks
     from routecap.sglang._delivery import disconnect
     from routecap.sglang._options import Options
 
@@ -160,12 +164,12 @@ def start(ranks, monkeypatch):
         from engine import Engine
 
         ranks.weight_version = weight_version
-        monkeypatch.setattr(_v0523, "_options", options or Options(budget_bytes=64 << 20))
-        engines.append(Engine(_v0523, ranks, own, **settings))
+        monkeypatch.setattr(_hooks, "_options", options or Options(budget_bytes=64 << 20))
+        engines.append(Engine(_hooks, ranks, own, **settings))
         return engines[-1]
 
     yield begin
     for engine in engines:
         engine.close()
-    _v0523._capturer = None
+    _hooks._capturer = None
     disconnect()

@@ -50,6 +50,10 @@ class Session(Known):
     pass
 
 
+class SharedExperts(Known):
+    pass
+
+
 class GenerationBatchResult(Known):
     pass
 
@@ -109,6 +113,7 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(TopK(layer) for layer in ROUTED)
         self.capturer = None
         self.overwrites, self.stage = False, ROUTED
+        self.shared_experts_config = SharedExperts(num_fused_shared_experts=0)
 
     def forward(self, input_ids, positions, forward_batch, **more):
         for i, layer in enumerate(ROUTED):
@@ -128,7 +133,6 @@ class Request(Watched):
         Request.count += 1
         self.rid = f"request-{Request.count}"
         self.origin_input_ids, self.output_ids = array("q", tokens), array("q")
-        self.full_untruncated_fill_ids = array("q", tokens)
         self.finished_len = None
         self.retraction_count = 0
         self.return_routed_experts, self.routed_experts_start_len = asked, start
@@ -280,7 +284,6 @@ class Engine:
     def prefill(self, request):
         """In chunks, from what is cached on."""
         first = self.tree.match(request, request.tokens[:-1])
-        request.full_untruncated_fill_ids = request.tokens
         hit = first
         while first < len(request.tokens):
             count = min(self.chunk, len(request.tokens) - first)
@@ -321,7 +324,6 @@ class Engine:
 
     def retract(self, request):
         request.retraction_count += 1
-        request.full_untruncated_fill_ids = request.tokens
 
 
 def right(request, weights=0):

@@ -14,7 +14,7 @@ import torch
 from engine import K, LAYERS, ROUTED, VOCABULARY, Request, choose, right
 
 import routecap
-from routecap.sglang import _v0523
+from routecap.sglang import _hooks
 from routecap.sglang._options import Options
 
 draw = np.random.default_rng(5)
@@ -36,8 +36,12 @@ def rows_of(engine, request):
 def test_on_a_device_that_pytorch_does_not_have_either_sglangs_own_stays(
     start, monkeypatch, caplog
 ):
-    make, own = _v0523._make, types.SimpleNamespace()
-    monkeypatch.setattr(_v0523, "_make", lambda *arguments: make(*arguments[:-1], "xpu"))
+    make, own = _hooks._make, types.SimpleNamespace()
+    monkeypatch.setattr(
+        _hooks,
+        "_make",
+        lambda *arguments: make(*arguments[:-1], {**arguments[-1], "device": "xpu"}),
+    )
     assert start(own=own).capturer is own
     assert "runs on xpu, where routecap has no backend and PyTorch" in caplog.text
 
@@ -179,7 +183,7 @@ def test_prompts_that_differ_within_a_page_have_each_the_rows_of_its_own_kv(star
     first = Request(shared + tokens(67), most=1)
     engine.generate([first])
     engine.weights = 1
-    _v0523.named(None, None, "31")
+    _hooks.named(None, None, "31")
     second = Request(shared + tokens(67), most=1)
     hit = 93 // page_size * page_size
     assert engine.generate([second]) == [hit]
@@ -238,7 +242,7 @@ def test_over_an_update_without_a_flush_a_cache_that_is_not_followed_gives_no_ro
     outside = kind in ("storage", "linker", "class")  # where a flush does not reach
     assert routing.mask()[:20].all() != outside and routing.mask()[20:].all()
     if outside:
-        _v0523.storage_cleared(True, tree)
+        _hooks.storage_cleared(True, tree)
         engine.tree.reset()
         generated(engine, prompt)
         _, routing = generated(engine, prompt + tokens(3))
@@ -251,7 +255,7 @@ def test_a_name_behind_a_flush_says_nothing_of_what_the_cache_has(start):
     generated(engine, tokens(20))
     engine.update(1)
     engine.tree.reset()
-    _v0523.named(None, None, "7")
+    _hooks.named(None, None, "7")
     first, _ = generated(engine, tokens(20))
     second, routing = generated(engine, first.origin_input_ids.tolist() + tokens(3))
     assert routing.complete and (routing.ids() == right(second, 1)).all()
@@ -279,8 +283,8 @@ def test_a_session_that_ended_or_was_aborted_begins_with_the_tree_again(start):
         first = Request(prompt, most=1, session=session)
         engine.run("prefill", [first], [0], [12])
         first.output_ids.append(1)
-        _v0523.collect(engine.own_collect, None, first)
-        _v0523.kept_by_session(kept, None, first)
+        _hooks.collect(engine.own_collect, None, first)
+        _hooks.kept_by_session(kept, None, first)
 
     def after_an_update(end):
         keep()
@@ -292,7 +296,7 @@ def test_a_session_that_ended_or_was_aborted_begins_with_the_tree_again(start):
         second, routing = generated(engine, prompt + tokens(3), session=session)
         assert routing.complete and (routing.ids() == right(second, engine.weights)).all()
 
-    after_an_update(lambda: _v0523.released_by_session(None, None, "s"))
+    after_an_update(lambda: _hooks.released_by_session(None, None, "s"))
     engine.tree.reset()
     after_an_update(lambda: keep(False))
 
@@ -322,7 +326,7 @@ def test_one_that_was_retracted_after_an_update_has_the_new_weights_rows(start):
     engine.decode([request])
     engine.tree.reset()
     engine.weights = 1
-    _v0523.named(None, None, "31")
+    _hooks.named(None, None, "31")
     engine.retract(request)
     engine.prefill(request)
     engine.decode([request])
@@ -339,7 +343,7 @@ def test_one_that_was_retracted_has_the_rows_of_the_kv_that_it_went_on_with(star
     engine.prefill(first)
     engine.tree.reset()
     engine.weights = 1
-    _v0523.named(None, None, "31")
+    _hooks.named(None, None, "31")
     engine.generate([Request(first.origin_input_ids.tolist(), most=1)])
     engine.retract(first)
     assert engine.prefill(first) == 19
@@ -407,7 +411,7 @@ def test_a_tag_is_never_given_again_to_other_weights(start, caplog):
         tags += set(routing.tags.tolist())
     assert tags == [1, 7, 8, 9, 10, 11, 12, 13, 14, 40]
     assert "weight_version 8 is not above 8" in caplog.text
-    _v0523.named(None, None, "40")  # said again
+    _hooks.named(None, None, "40")  # said again
     assert engine.capturer.tag == 40
 
 
@@ -425,21 +429,21 @@ def test_weights_that_come_in_parts_are_those_of_the_name_that_follows(start):
     session = types.SimpleNamespace(_session=types.SimpleNamespace(loaded_weights=True))
     for _ in range(3):
         engine.update(0)
-        _v0523.updated_in_part(session, None, True, "")
-    _v0523.updated_from_outside(session, None)
+        _hooks.updated_in_part(session, None, True, "")
+    _hooks.updated_from_outside(session, None)
     assert engine.capturer.tag == 3
-    _v0523.named(None, None, "7")
+    _hooks.named(None, None, "7")
     assert engine.capturer.tag == 7
 
 
 def test_an_update_that_fails_behind_the_weights_and_one_from_outside_count(start):
     engine = start()
-    _v0523.updated_in_part(None, None, False, "the draft's")
+    _hooks.updated_in_part(None, None, False, "the draft's")
     assert engine.capturer.tag == 1
     session = types.SimpleNamespace(_session=types.SimpleNamespace(loaded_weights=False))
-    _v0523.updated_from_outside(session, None)
+    _hooks.updated_from_outside(session, None)
     assert engine.capturer.tag == 2
-    _v0523.updated_from_outside(types.SimpleNamespace(_session=None), None)
+    _hooks.updated_from_outside(types.SimpleNamespace(_session=None), None)
     assert engine.capturer.tag == 2
 
 
@@ -450,12 +454,12 @@ def test_a_streaming_session_keeps_its_rows_apart_from_the_tree(start):
     engine.run("prefill", [first], [0], [12])
     for _ in range(3):
         engine.decode([first])
-    _v0523.collect(engine.own_collect, None, first)
-    _v0523.kept_by_session(True, None, first)
+    _hooks.collect(engine.own_collect, None, first)
+    _hooks.kept_by_session(True, None, first)
     second = Request(first.tokens.tolist() + tokens(4), most=1, session=session)
     engine.run("prefill", [second], [14], [5])
     second.output_ids.append(3)
-    _v0523.collect(engine.own_collect, None, second)
+    _hooks.collect(engine.own_collect, None, second)
     assert (rows_of(engine, second) == right(second)).all()
 
 
@@ -611,7 +615,7 @@ def test_rows_of_older_weights_are_not_taken_from_the_store(start, shared, caplo
     first = Request(tokens(40), most=1)
     engine.generate([first])
     engine.tree.reset()
-    _v0523.named(None, None, "3")
+    _hooks.named(None, None, "3")
     second = Request(tokens(40), most=1)
     engine.generate([second])
     engine.close()
@@ -642,7 +646,7 @@ def test_what_nobody_here_remembers_is_not_of_the_weights_of_others(start, share
     ahead.update(1, "3")
     generated(ahead, first.origin_input_ids.tolist())
     assert published(ahead.capturer._shared.store, 4)
-    _v0523._capturer = behind.capturer
+    _hooks._capturer = behind.capturer
     behind.update(1, "3")
     behind.capturer.prefixes.clear()  # too many others since
     second, routing = generated(behind, first.origin_input_ids.tolist() + tokens(3))
@@ -663,11 +667,11 @@ def published(store, blocks):
 
 def test_an_engine_that_is_behind_takes_nothing_from_the_store(start, shared, monkeypatch):
     behind, ahead = start(shared), start(shared)  # whose hooks are those of the last
-    _v0523.named(None, None, "3")
+    _hooks.named(None, None, "3")
     first = Request(tokens(40), most=1)
     ahead.generate([first])
     assert published(ahead.capturer._shared.store, 2)
-    monkeypatch.setattr(_v0523, "_capturer", behind.capturer)
+    monkeypatch.setattr(_hooks, "_capturer", behind.capturer)
     behind.tree.known = ahead.tree.known
     second = Request(first.tokens.tolist() + tokens(5), most=1)
     assert behind.generate([second]) == [41]
@@ -686,7 +690,7 @@ def test_an_engine_that_is_behind_gives_the_store_nothing(start, shared):
         behind.capturer._sinks.close()
     late = Request(tokens(40), most=3)
     behind.prefill(late)
-    _v0523.named(None, None, "3")
+    _hooks.named(None, None, "3")
     for _ in range(3):
         behind.decode([late])
     behind.finish(late)
@@ -697,12 +701,12 @@ def test_an_engine_that_is_behind_gives_the_store_nothing(start, shared):
 
 def test_weights_without_a_number_leave_the_store_alone(start, shared, caplog):
     engine = start(shared)
-    _v0523.named(None, None, "step-a")
+    _hooks.named(None, None, "step-a")
     engine.generate([Request(tokens(40), most=1)])
     engine.capturer._sinks.close()
     assert "without a number: it is not used" in caplog.text
     assert engine.capturer._shared.store.stats().blocks_published == 0
-    _v0523.named(None, None, "7")
+    _hooks.named(None, None, "7")
     engine.tree.reset()
     engine.generate([Request(tokens(40), most=1)])
     assert published(engine.capturer._shared.store, 2)
@@ -747,7 +751,7 @@ def test_of_a_chain_of_drafts_the_accepted_rows_stay(start, ranks):
         issued.map_device_tensors(lambda tensor: tensor)
         issued.finalize()
         kept = [request.pending for request in requests]
-        _v0523.accept(kept, None, None, types.SimpleNamespace(reqs=requests))
+        _hooks.accept(kept, None, None, types.SimpleNamespace(reqs=requests))
         for request in requests:
             request.output_ids.extend(request.pending)
     for request in requests:
@@ -765,7 +769,7 @@ def test_of_a_tree_whose_path_nobody_tells_the_rows_are_missing(start, ranks):
         "verify", [request], [0], [3], choose(tokens(3)), positions=torch.tensor([5, 6, 6])
     )
     issued.finalize()
-    _v0523.accept([[8, 9]], None, None, types.SimpleNamespace(reqs=[request]))
+    _hooks.accept([[8, 9]], None, None, types.SimpleNamespace(reqs=[request]))
     request.output_ids.extend([8, 9])
     engine.finish(request)
     got = rows_of(engine, request)
@@ -797,15 +801,15 @@ def test_of_a_tree_of_drafts_the_accepted_path_stays(start, ranks, ngram):
     )
     result = types.SimpleNamespace(routed_experts_output=issued, accept_index=torch.tensor(paths))
     if ngram:
-        _v0523.keep_moved_paths(None, result.accept_index, None, None)
+        _hooks.keep_moved_paths(None, result.accept_index, None, None)
         result.routed_experts_output = result.accept_index = None
-        _v0523.carry_drafts(result, None)
+        _hooks.carry_drafts(result, None)
         assert result.routed_experts_output is issued
-    _v0523.keep_paths(result)
+    _hooks.keep_paths(result)
     issued.map_device_tensors(lambda tensor: tensor.clone())
     issued.finalize()
     kept = [request.pending for request in requests]
-    _v0523.accept(kept, None, None, types.SimpleNamespace(reqs=requests))
+    _hooks.accept(kept, None, None, types.SimpleNamespace(reqs=requests))
     for request in requests:
         request.output_ids.extend(request.pending)
         engine.finish(request)
@@ -892,7 +896,7 @@ def test_drafts_under_data_parallel_attention(start, ranks):
         "verify", [request], [0], [4], rows, before=4, positions=torch.arange(6, 10)
     )
     issued.finalize()
-    _v0523.accept([[*accepted, 9]], None, None, types.SimpleNamespace(reqs=[request]))
+    _hooks.accept([[*accepted, 9]], None, None, types.SimpleNamespace(reqs=[request]))
     request.output_ids.extend([*accepted, 9])
     engine.finish(request)
     assert (rows_of(engine, request) == right(request)).all()
@@ -920,7 +924,7 @@ def test_what_the_model_routes_counts_where_the_configuration_denies_it(ranks, c
     model = stand_in.Model()
     model.layers.append(stand_in.TopK(1))
     model.layers.append(stand_in.TopK(0, allowed=False))
-    settings, layers = settings_of(_v0523._routers_of(model), stand_in.CONFIG)
+    settings, layers = settings_of(_hooks._routers_of(model), stand_in.CONFIG)
     assert settings["layer_map"] == [0, 1, 2, 3, 4] and layers == 5
     assert settings["layer_experts"] == [40] * 5 and "[1]" in caplog.text
 
@@ -948,8 +952,8 @@ def test_without_the_servers_flag_there_is_nothing_but_what_was_there(
     start, ranks, tmp_path, caplog
 ):
     ranks.enabled = False
-    nothing = _v0523.create(lambda **kwargs: None, model=stand_in.Model())
-    assert nothing is None and _v0523._capturer is None
+    nothing = _hooks.create(lambda **kwargs: None, model=stand_in.Model())
+    assert nothing is None and _hooks._capturer is None
     engine = start(Options(folder=str(tmp_path)))
     assert "--enable-return-routed-experts" in caplog.text
     request = Request(tokens(6), most=2, asked=False)
@@ -961,7 +965,7 @@ def test_without_the_servers_flag_there_is_nothing_but_what_was_there(
 def test_what_routecap_cannot_capture_the_engines_own_does(start, monkeypatch, caplog):
     monkeypatch.setitem(stand_in.CONFIG, "num_experts_per_tok", None)
     engine = start(own="own")
-    assert engine.capturer == "own" and _v0523._capturer is None
+    assert engine.capturer == "own" and _hooks._capturer is None
     assert "SGLang's own does" in caplog.text
     engine.capturer = None
 
@@ -1033,8 +1037,8 @@ def test_a_step_in_which_nothing_happens_costs_the_same_for_any_number_of_reques
         result = types.SimpleNamespace(routed_experts_output=None)
 
         def step():
-            _v0523.name_requests(batch, None, types.SimpleNamespace(reqs=list(requests)))
-            _v0523.keep_paths(result)
+            _hooks.name_requests(batch, None, types.SimpleNamespace(reqs=list(requests)))
+            _hooks.keep_paths(result)
             assert engine.capturer.on_forward_end(batch, *arguments) is None
 
         engine.capturer.capturer.begin(n)
@@ -1050,7 +1054,7 @@ def test_an_end_costs_the_same_at_any_length(start):
         request = Request(tokens(n), most=1)
         engine.prefill(request)
         request.output_ids.append(1)
-        counts.append(work(lambda: _v0523.collect(engine.own_collect, None, request)))
+        counts.append(work(lambda: _hooks.collect(engine.own_collect, None, request)))
         assert len(request.routed_experts) < 300
         assert (rows_of(engine, request) == right(request)).all()
     assert counts[0] == counts[1] > 50

@@ -80,7 +80,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(made))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: made.main)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.capturing)
-    made.forward = Forward(made)
+    made.forward = Forward(made, (2, 4))
     return made
 
 

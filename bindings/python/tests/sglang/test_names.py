@@ -13,7 +13,8 @@ import torch
 from engine import K, LAYERS, ROUTED, Request, choose, right
 from watched import Watched
 
-from routecap.sglang import _v0523
+import routecap.sglang
+from routecap.sglang import _hooks
 from routecap.sglang._options import Options
 
 
@@ -24,14 +25,17 @@ def test_a_function_or_field_that_sglang_renamed_is_named_and_sglangs_own_captur
     caplog,
 ):
     """Each of what is hooked and of what is read, one at a time, in a copy of SGLang's source."""
-    _v0523.register(Options())
-    hooked = _v0523._hooked
+    monkeypatch.setenv("ROUTECAP_SGLANG", "1")
+    monkeypatch.setattr(_hooks, "_design", None)
+    routecap.sglang.plugin()
+    design = _hooks.design()
+    hooked = design.functions
     assert {target for target, _, _ in registry.hooks} == hooked.keys() and len(hooked) == 20
     for name in hooked:
         released.put(monkeypatch, name)
     assert start(own="own").capturer != "own"  # as it is
     renamed = 0
-    for name, parts in {**hooked, **_v0523._FIELDS}.items():
+    for name, parts in {**hooked, **design.fields}.items():
         last = name.rpartition(".")[2]
         for part in (last, *parts):
             with monkeypatch.context() as patch:
@@ -39,7 +43,7 @@ def test_a_function_or_field_that_sglang_renamed_is_named_and_sglangs_own_captur
                 caplog.clear()
                 engine = start(own="own")
                 engine.close()
-                assert engine.capturer == "own" and _v0523._capturer is None, (name, part)
+                assert engine.capturer == "own" and _hooks._capturer is None, (name, part)
                 assert name in caplog.text and part in caplog.text
                 assert "SGLang's own does" in caplog.text
             renamed += 1
@@ -90,18 +94,18 @@ class Served:
             ),
             accept_index=torch.tensor([[0]]),
         )
-        _v0523.carry_drafts(result, None)
-        _v0523.keep_paths(result)
+        _hooks.carry_drafts(result, None)
+        _hooks.keep_paths(result)
         if result.routed_experts_output is not None:
             result.routed_experts_output.finalize()
-        _v0523.accept([[7]], None, result, stand_in.ScheduleBatch(reqs=[drafted]))
+        _hooks.accept([[7]], None, result, stand_in.ScheduleBatch(reqs=[drafted]))
         drafted.output_ids.append(7)
         self.end(drafted)
         talk = Request(tokens(8), most=2, session=session)
         engine.run("prefill", [talk], [0], [8])
         talk.output_ids.append(2)
         self.end(talk)
-        _v0523.kept_by_session(True, None, talk)
+        _hooks.kept_by_session(True, None, talk)
         again = Request(talk.tokens.tolist() + tokens(2), most=1, session=session)
         engine.run("prefill", [again], [8], [3])
         again.output_ids.append(2)
@@ -110,7 +114,7 @@ class Served:
         engine.prefill(retracted)
         engine.tree.reset()
         engine.update(1, "7")
-        _v0523.updated_from_outside(
+        _hooks.updated_from_outside(
             stand_in.Updater(_session=stand_in.Loading(loaded_weights=False)), None
         )
         engine.retract(retracted)

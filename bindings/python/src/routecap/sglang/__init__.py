@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+from . import _versions
 from ._options import ASKED, Options
 from ._sinks import Finished
 
@@ -23,23 +25,19 @@ __all__ = ["Finished", "Options", "install", "plugin"]
 
 logger = logging.getLogger("sglang.srt.routecap")
 
-_KNOWN = {"0.5.23": "_v0523"}  # SGLang's version, and the module that says what of it is replaced
-
 
 def plugin() -> None:
     """What SGLang calls in each of its processes, if this package is installed."""
     if not _is_asked():
         return
-    face = _KNOWN.get(_version())
-    if face is None:
-        logger.error(
-            "routecap knows SGLang %s, not %s: routed experts are SGLang's own. Install a version "
-            "that it knows",
-            ", ".join(_KNOWN),
-            _version(),
-        )
+    options = Options.from_environment()
+    found = _versions.find(_versions.installed(), options)
+    if found.why:
+        logger.error("%s. Routed experts are SGLang's own", found.why)
         return
-    import_module(f".{face}", __name__).register(Options.from_environment())
+    if not found.checked:
+        logger.warning("routed experts: routecap is not checked with SGLang %s", found.number)
+    import_module("._hooks", __name__).register(found.design, options, _apply(found.design))
 
 
 def install(options: Options | None = None) -> None:
@@ -49,17 +47,34 @@ def install(options: Options | None = None) -> None:
         RuntimeError: This is no version of SGLang that is known here, or its processes could not
             find the plugin: SGLANG_PLUGINS does not name it.
     """
-    if _version() not in _KNOWN:
-        raise RuntimeError(
-            f"routecap knows SGLang {', '.join(_KNOWN)}, not {_version()}: install one of these"
-        )
+    options = options or Options.from_environment()
+    found = _versions.find(_versions.installed(), options)
+    if found.why:
+        raise RuntimeError(found.why)
     allowed = os.environ.get("SGLANG_PLUGINS", "")
     if allowed and not _is_named():
         raise RuntimeError(f"SGLANG_PLUGINS is {allowed!r}: it must name routecap")
-    (options or Options.from_environment()).to_environment()
+    options.to_environment()
     os.environ.setdefault(ASKED, "1")
     plugin()
-    import_module("sglang.srt.plugins.hook_registry").HookRegistry.apply_hooks()
+    if found.design.plugins:
+        import_module("sglang.srt.plugins.hook_registry").HookRegistry.apply_hooks()
+    else:
+        import_module("._spawned", __name__).launch()
+
+
+def _apply(design: Any) -> Callable[[Any], None]:
+    """What puts a hook in its place: SGLang's registry does, when all plugins are loaded."""
+    if not design.plugins:
+        return import_module("._spawned", __name__).apply  # type: ignore[no-any-return]
+    registry = import_module("sglang.srt.plugins.hook_registry")
+
+    def apply(hook: Any) -> None:
+        registry.HookRegistry.register(
+            f"sglang.srt.{hook.target}", hook.function, registry.HookType[hook.kind.upper()]
+        )
+
+    return apply
 
 
 def _is_asked() -> bool:
@@ -69,10 +84,3 @@ def _is_asked() -> bool:
 
 def _is_named() -> bool:
     return "routecap" in map(str.strip, os.environ.get("SGLANG_PLUGINS", "").split(","))
-
-
-def _version() -> str:
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        return "of no version"

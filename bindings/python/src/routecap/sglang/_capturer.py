@@ -16,7 +16,7 @@ from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
-from ._lives import Lives, Rows, life_of, tokens_of, tree_of
+from ._lives import Lives, Rows, life_of, tokens_of, tree_of, tree_without_salts
 from ._options import Options
 from ._prefixes import Prefixes, Tokens
 from ._shared import Shared
@@ -109,6 +109,8 @@ class Capturer:
     """All is called by the scheduler's thread.
 
     own: SGLang's own, which stays; or None.
+    fused: shared experts that may stand behind the k chosen ones. salts: whether the cache tells
+        them from adapters. starts: whether a request may ask for rows from a later one on.
     tag: kept with every row from now on: a number for the weights, the version's if it has one. It
         rises, and no two weights have the same.
     failed: something did, and nothing is captured any more.
@@ -128,6 +130,9 @@ class Capturer:
         place: Place,
         options: Options,
         own: Any = None,
+        fused: int = 0,
+        salts: bool = True,
+        starts: bool = True,
         model_name: str = "",
         weight_version: str = "",
     ) -> None:
@@ -148,7 +153,7 @@ class Capturer:
         )
         self._metrics: Server | None = None
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
-        self._forward = Forward(self.capturer)
+        self._forward = Forward(self.capturer, (settings["k"], settings["k"] + fused))
         self._anchor = anchor(self._forward, device)
         model.forward = self._forward.around(model.forward, self.softly)
         row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 256)) + 1)
@@ -180,7 +185,9 @@ class Capturer:
             )
         self._outside = self.storage_cleared = False
         self._computed = False  # anything since the last flush
-        self._lives = Lives(self.capturer, self.prefixes, self._shared)
+        self.tree_of = tree_of if salts else tree_without_salts
+        self._starts = starts
+        self._lives = Lives(self.capturer, self.prefixes, self.tree_of, self._shared)
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -282,7 +289,8 @@ class Capturer:
         if not request.return_routed_experts or self.own is not None:
             return None
         dtype = dtype_asked(request.sampling_params)
-        asked = Asked(dtype, request.routed_experts_start_len, finished.rows, self.columns)
+        start = request.routed_experts_start_len if self._starts else 0
+        asked = Asked(dtype, start, finished.rows, self.columns)
         if self.place.apart:
             return in_message(routing, asked)
         if self._outbox is None:
@@ -296,7 +304,7 @@ class Capturer:
         if not rows.handle:
             return None
         tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
-        scope, twin = tree_of(request), self.capturer.fork(rows.handle)
+        scope, twin = self.tree_of(request), self.capturer.fork(rows.handle)
         # In a cache of several weights, rows behind some that it lacks may be behind older KV.
         whole = self._lives.mixed
 

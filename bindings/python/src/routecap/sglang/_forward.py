@@ -28,8 +28,10 @@ class Forward:
     recorded where it is.
     """
 
-    def __init__(self, capturer: routecap.Capturer) -> None:
-        self._capturer = capturer
+    def __init__(self, capturer: routecap.Capturer, widths: tuple[int, ...]) -> None:
+        """widths: how many columns the routers' ids may have: the model's k, of which the others
+        are behind."""
+        self._capturer, self._widths = capturer, widths
         self._is_capturing = capturing_on(capturer)
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
         on_cuda = capturer.backend is routecap.Backend.CUDA
@@ -87,7 +89,16 @@ class Forward:
             self.held.forget()
 
     def route(self, layer: int, ids: torch.Tensor) -> None:
-        """A router chose these, [rows, >= k], of rows from the first on."""
+        """A router chose these, [rows, k or more], of rows from the first on.
+
+        Raises:
+            ValueError: They have another width than the model says.
+        """
+        if ids.ndim != 2 or ids.shape[1] not in self._widths:
+            raise ValueError(
+                f"the router of layer {layer} gave ids of shape {tuple(ids.shape)}, and the model's"
+                f" configuration says {self._widths[0]} experts a token: report the model"
+            )
         if len(ids) > self._capturer.rows:
             ids = ids[: self._capturer.rows]
         capturing = self._is_capturing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,15 @@ class Lives:
     mixed, followed = False, True
 
     def __init__(
-        self, capturer: routecap.Capturer, prefixes: Prefixes, shared: Shared | None = None
+        self,
+        capturer: routecap.Capturer,
+        prefixes: Prefixes,
+        tree_of: Callable[[Any], tuple[Any, ...]],
+        shared: Shared | None = None,
     ) -> None:
         self._capturer = capturer
         self._prefixes = prefixes
-        self._shared = shared
+        self._tree_of, self._shared = tree_of, shared
         self._batch: list[Any] = []
         self._spans = routecap.spans(1)
 
@@ -141,7 +146,7 @@ class Lives:
         if not life.rows.handle:
             return
         if life.end == 0:
-            life.prompt = len(request.full_untruncated_fill_ids)
+            life.prompt = len(request.origin_input_ids) + len(request.output_ids)
         if first < life.end:  # what it computed from here on, it computes again
             self._capturer.truncate(life.rows.handle, first)
         elif first > life.end and life.end < life.prompt:
@@ -153,8 +158,8 @@ class Lives:
             life.rows.adopted = rows
         if self.mixed and not self.followed:
             return
-        tokens = tokens_of(request.full_untruncated_fill_ids)
-        session, tree = session_of(request), tree_of(request)
+        tokens = tokens_of(request.origin_input_ids + request.output_ids)
+        session, tree = session_of(request), self._tree_of(request)
         owners = self._prefixes.find(session if session in self._prefixes else tree, tokens, rows)
         for owner, end in owners:
             if owner is not life.rows:
@@ -166,13 +171,20 @@ class Lives:
 
 
 def tokens_of(tokens: Any) -> Tokens:
-    """The engine's array of token ids, without a copy."""
+    """The engine's array of token ids, without a copy; until 0.5.12 it has lists."""
+    if isinstance(tokens, list):
+        return np.array(tokens, np.int64)
     return np.frombuffer(tokens, np.int64) if len(tokens) else np.empty(0, np.int64)
 
 
-def tree_of(request: Any) -> tuple[Any, ...]:
-    """Where in the cache's tree the prefix of a request may be."""
-    return (request.extra_key, request.cache_salt or None)
+def tree_of(key: Any) -> tuple[Any, ...]:
+    """Where in the cache's tree the prefix of a request, or a key of the cache's, may be."""
+    return (key.extra_key, key.cache_salt or None)
+
+
+def tree_without_salts(key: Any) -> tuple[Any, ...]:
+    """The same until 0.5.17: a salt is a part of the other."""
+    return (key.extra_key, None)
 
 
 def session_of(request: Any) -> tuple[Any, ...] | None:

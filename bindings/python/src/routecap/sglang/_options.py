@@ -35,6 +35,8 @@ class Options:
             counters to Prometheus: at this port and the rank. 0: no.
         metrics_address: Where to listen; "0.0.0.0": at all addresses of the machine.
         metrics_experts: A series for each expert too.
+        unchecked: Run in a release of SGLang that routecap is not checked with, if it has all that
+            is hooked and read.
     """
 
     beside: bool = False
@@ -48,6 +50,7 @@ class Options:
     metrics_port: int = 0
     metrics_address: str = "127.0.0.1"
     metrics_experts: bool = True
+    unchecked: bool = False
 
     def __post_init__(self) -> None:
         if self.callback and self.callback.count(":") != 1:

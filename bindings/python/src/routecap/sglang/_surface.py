@@ -1,42 +1,63 @@
-"""What of SGLang a face is written for. A name that is not found is refused, and nothing else is
+"""What of SGLang a design is written for. A name that is not found is refused, and nothing else is
 taken in its place."""
 
 from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+Names = Mapping[str, tuple[str, ...]]
 
-def check_functions(known: Mapping[str, tuple[str, ...]]) -> None:
-    """known: functions by their whole names, and with what parameters each begins.
+
+def check(functions: Names, fields: Names) -> None:
+    """See `misfits`.
 
     Raises:
-        LookupError: One is not there, or has others; the text names it, and what it has.
+        LookupError: One does not fit.
     """
+    for misfit in _functions(functions):
+        raise LookupError(misfit)
+    for misfit in _fields(fields):
+        raise LookupError(misfit)
+
+
+def misfits(functions: Names, fields: Names) -> list[str]:
+    """What is not there, or has others, with what there is.
+
+    Args:
+        functions: By their whole names, and with what parameters each begins.
+        fields: Classes by their whole names, and fields that each declares.
+    """
+    return [*_functions(functions), *_fields(fields)]
+
+
+def _functions(known: Names) -> Iterator[str]:
     for name, parameters in known.items():
-        function = _find(name)
+        try:
+            function = _find(name)
+        except LookupError as error:
+            yield str(error)
+            continue
         found = [each for each in inspect.signature(function).parameters if each != "self"]
         if tuple(found[: len(parameters)]) != parameters:
-            raise LookupError(
+            yield (
                 f"{name} has the parameters {_list(found)}, the first of which must be"
                 f" {_list(parameters)}"
             )
 
 
-def check_fields(known: Mapping[str, tuple[str, ...]]) -> None:
-    """known: classes by their whole names, and fields that each declares.
-
-    Raises:
-        LookupError: A class or a field is not there; the text names it, and what there is.
-    """
+def _fields(known: Names) -> Iterator[str]:
     for name, fields in known.items():
-        found = {
-            key for each in _find(name).__mro__ for key in each.__dict__.get("__annotations__", ())
-        }
+        try:
+            owner = _find(name)
+        except LookupError as error:
+            yield str(error)
+            continue
+        found = {key for each in owner.__mro__ for key in each.__dict__.get("__annotations__", ())}
         if missing := [each for each in fields if each not in found]:
-            raise LookupError(f"{name} must have {_list(missing)}, and has {_list(sorted(found))}")
+            yield f"{name} must have {_list(missing)}, and has {_list(sorted(found))}"
 
 
 def _find(name: str) -> Any:

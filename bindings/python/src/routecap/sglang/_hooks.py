@@ -1,4 +1,4 @@
-"""The face to SGLang 0.5.23: what of it is hooked, each in one function.
+"""What is hooked in SGLang, each in one function. A module of a design says where.
 
 In the scheduler's process:
     RoutedExpertsCapturer.create        gives ours, which SGLang keeps and calls as its own:
@@ -7,13 +7,11 @@ In the scheduler's process:
     _maybe_collect_routed_experts       a request has ended: its ticket travels as its rows
     _resolve_spec_v2_tokens, copy_to_cpu, move_accept_tokens_to_target_kvcache,
     NGRAMWorker.forward_batch_generation  which drafts were accepted
-    UnifiedRadixCache.checkpoint, insert, reset, clear_storage_backend;
-    StreamingSession.try_cache_finished_req, release_session
+    the cache's checkpoint, insert, reset, clear_storage_backend; a session's
+    try_cache_finished_req, release_session
                                         what the cache holds, and whose it is
-    record_weight_version_after_update, flush_cache_after_weight_update, end_weight_update,
-    record_weight_version_change        the weights are others now, or have another name
-In the detokenizer's: _b64_encode_per_request. In the tokenizer manager's: _validate_one_request;
-_handle_batch_output, for servers without a tokenizer, whose scheduler answers it.
+    the weights' updates                the weights are others now, or have another name
+In the detokenizer's, or in the tokenizer manager's: rows that were fetched, as they were asked for.
 
 What is hooked, and the fields that are read, are looked up before a capturer is made: where one is
 not there, or has other parameters, SGLang's own capturer stays. What else is read is read by its
@@ -25,9 +23,11 @@ on requests have no rows.
 
 from __future__ import annotations
 
+import base64
 import logging
-from collections.abc import Callable
-from typing import Any
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from ._answer import dtype_asked, encode
 from ._capturer import NOBODYS, Batch, Capturer, Place
@@ -35,7 +35,8 @@ from ._delivery import fetch
 from ._lives import session_of, tokens_of
 from ._options import Options
 from ._prefixes import pairs_of
-from ._surface import check_fields, check_functions
+from ._settings import Release, Settings, settings_of, transfers
+from ._surface import check
 
 logger = logging.getLogger("sglang.srt.routecap")
 
@@ -43,174 +44,135 @@ logger = logging.getLogger("sglang.srt.routecap")
 # must be told, or their rows are missing.
 _IN_CHAINS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 
-# Of RoutedExpertsCapturer.create.
-_ARGUMENTS = ("model", "model_config", "num_tokens", "max_running_requests", "device")
+RADIX = "sglang.srt.mem_cache.radix_cache.RadixCache"
+UNIFIED = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 
-# Fields that hooks and the capturer read of what SGLang gives them.
-_FIELDS = {
-    "sglang.srt.model_executor.forward_batch_info.ForwardBatch": (
-        "forward_mode",
-        "positions",
-        "seq_lens_cpu",
-        "extend_prefix_lens_cpu",
-        "extend_seq_lens_cpu",
-        "global_dp_buffer_len",
-        "attn_cp_metadata",
-    ),
-    "sglang.srt.managers.utils.GenerationBatchResult": ("routed_experts_output", "accept_index"),
-    "sglang.srt.mem_cache.base_prefix_cache.InsertResult": ("prefix_len", "rotation_tail_declined"),
-    "sglang.srt.layers.moe.topk.TopKConfig": ("allow_routed_experts_capture",),
-    "sglang.srt.managers.io_struct.GenerateReqInput": ("return_routed_experts", "sampling_params"),
-    "sglang.srt.managers.io_struct.BatchStrOutput": ("routed_experts",),
-    "sglang.srt.managers.io_struct.BatchTokenIDOutput": ("routed_experts",),
-    "sglang.srt.sampling.sampling_params.SamplingParams": ("custom_params",),
-}
 
-_hooked: dict[str, tuple[str, ...]] = {}  # what is hooked, and its first parameters
+class Hook(NamedTuple):
+    """target: of SGLang's, behind `sglang.srt.`. parameters: with which it begins, without self.
+    kind: "before", "after" or "around", as SGLang's registry of hooks has them."""
+
+    target: str
+    parameters: tuple[str, ...]
+    function: Callable[..., Any]
+    kind: str
+
+
+class Design(NamedTuple):
+    """What a release of SGLang has where.
+
+    fields: classes by their whole names, and what is read of each.
+    plugins: whether SGLang loads them.
+    drafts: whether the path of accepted drafts is told.
+    slices: whether the host knows a rank's slice of a pass.
+    tokenizers: whether rows are encoded elsewhere than in the process that took the request.
+    salts: whether the cache tells a salt from an adapter.
+    starts: whether a request may begin behind its first row.
+    caches: classes of caches that are followed.
+    splits: fields of a pass that say that its rows are divided over ranks.
+    """
+
+    number: str
+    release: Release
+    hooks: list[Hook]
+    fields: Mapping[str, tuple[str, ...]]
+    plugins: bool = True
+    drafts: bool = True
+    slices: bool = True
+    tokenizers: bool = True
+    salts: bool = True
+    starts: bool = True
+    caches: tuple[str, ...] = (UNIFIED,)
+    splits: tuple[str, ...] = ("attn_cp_metadata",)
+
+    @property
+    def functions(self) -> dict[str, tuple[str, ...]]:
+        return {f"sglang.srt.{each.target}": each.parameters for each in self.hooks}
+
+    def why_not(self, settings: Settings, options: Options) -> str:
+        """Why SGLang's own capturer stays in a process with these settings; "" if it need not."""
+        if settings.algorithm and not self.drafts:
+            return "speculative decoding is captured from SGLang 0.5.22 on"
+        if settings.sliced and not self.slices:
+            return "data-parallel attention is captured from SGLang 0.5.12 on"
+        if settings.tokenizers > 1 and not self.tokenizers:
+            return "several tokenizer workers are served from SGLang 0.5.22 on"
+        if settings.replica is None and options.metrics_port:
+            return "metrics of several replicas are served from SGLang 0.5.22 on"
+        return ""
+
+
 _options = Options()
+_design: Design | None = None
 _capturer: SGLangCapturer | None = None
+_model: Any = None  # that of the runner that makes a capturer
 
 
-def register(options: Options) -> None:
-    """Tell SGLang's registry of all hooks, once in a process."""
-    global _options
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
+def register(design: Design, options: Options, apply: Callable[[Hook], None]) -> None:
+    """Hook all that a design names, once in a process."""
+    global _options, _design
     _options = options
-    if _hooked:
-        return
-    scheduler = "managers.scheduler_components."
-    results = scheduler + "batch_result_processor.SchedulerBatchResultProcessor."
-    weights = scheduler + "weight_updater.SchedulerWeightUpdaterManager."
-    cache = "mem_cache.unified_radix_cache.UnifiedRadixCache."
-    session = "session.streaming_session.StreamingSession."
-    hooks: list[tuple[str, tuple[str, ...], Callable[..., Any], HookType]] = [
-        (
-            "state_capturer.routed_experts.RoutedExpertsCapturer.create",
-            _ARGUMENTS,
-            create,
-            HookType.AROUND,
-        ),
-        (
-            "model_executor.forward_batch_info.ForwardBatch.init_new",
-            ("batch",),
-            name_requests,
-            HookType.AFTER,
-        ),
-        (results + "_maybe_collect_routed_experts", ("req",), collect, HookType.AROUND),
-        (results + "_resolve_spec_v2_tokens", ("result", "batch"), accept, HookType.AFTER),
-        ("managers.utils.GenerationBatchResult.copy_to_cpu", (), keep_paths, HookType.BEFORE),
-        (
-            "speculative.spec_utils.move_accept_tokens_to_target_kvcache",
-            ("batch", "accept_index"),
-            keep_moved_paths,
-            HookType.BEFORE,
-        ),
-        (
-            "speculative.ngram_worker.NGRAMWorker.forward_batch_generation",
-            (),
-            carry_drafts,
-            HookType.AFTER,
-        ),
-        (cache + "checkpoint", ("req",), checkpoint, HookType.AROUND),
-        (cache + "insert", ("params",), inserted, HookType.AFTER),
-        (cache + "reset", (), flushed, HookType.AFTER),
-        (cache + "clear_storage_backend", (), storage_cleared, HookType.AFTER),
-        (session + "try_cache_finished_req", ("req",), kept_by_session, HookType.AFTER),
-        (session + "release_session", ("session_id",), released_by_session, HookType.AFTER),
-        (
-            weights + "record_weight_version_after_update",
-            ("weight_version",),
-            updated,
-            HookType.AROUND,
-        ),
-        (
-            weights + "flush_cache_after_weight_update",
-            ("recv_req", "success", "message"),
-            updated_in_part,
-            HookType.BEFORE,
-        ),
-        (weights + "end_weight_update", ("recv_req",), updated_from_outside, HookType.BEFORE),
-        (
-            "managers.scheduler.Scheduler.record_weight_version_change",
-            ("new_version",),
-            named,
-            HookType.AFTER,
-        ),
-        (
-            "managers.detokenizer_manager.DetokenizerManager._b64_encode_per_request",
-            ("data_list",),
-            encode_rows,
-            HookType.AROUND,
-        ),
-        (
-            "managers.tokenizer_manager.TokenizerManager._validate_one_request",
-            ("obj",),
-            check_request,
-            HookType.BEFORE,
-        ),
-        (
-            "managers.tokenizer_manager.TokenizerManager._handle_batch_output",
-            ("recv_obj",),
-            encode_in_place,
-            HookType.BEFORE,
-        ),
-    ]
-    for name, parameters, hook, kind in hooks:
-        target = f"sglang.srt.{name}"
-        _hooked[target] = parameters
-        HookRegistry.register(target, hook, kind)
+    if _design is None:
+        _design = design
+        for hook in design.hooks:
+            apply(hook)
+
+
+def design() -> Design:
+    assert _design is not None, "nothing is hooked"
+    return _design
 
 
 # ---- The capturer
 
 
-def _make(
-    own: Any, model: Any, model_config: Any, num_tokens: int, max_requests: int, device: str
-) -> SGLangCapturer:
-    import torch
-    from sglang.srt import runtime_context as runtime
-    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-    from sglang.srt.state_capturer.routed_experts import _is_scattered_a2a_backend
+def around_runner(original: Callable[..., Any], runner: Any) -> Any:
+    """A capturer is made for this runner's model."""
+    global _model
+    _model = runner.model
+    try:
+        return original(runner)
+    finally:
+        _model = None
 
-    schedule, parallel = runtime.get_schedule(), runtime.get_parallel()
-    spec = runtime.get_spec()
-    drafts = spec.speculative_num_draft_tokens or 1
-    one_each = (spec.speculative_eagle_topk or 1) == 1
-    in_chains = one_each and str(spec.speculative_algorithm) in _IN_CHAINS
-    prefill = schedule.chunked_prefill_size or 0
-    if prefill <= 0:  # not in chunks
-        prefill = model_config.context_len
-    prefill = max(prefill, schedule.max_prefill_tokens or 0)
-    rows = (prefill + max_requests * drafts) * parallel.num_dp_ranks
-    where = torch.device(device)
+
+def _make(own: Any, settings: Settings, model: Any, given: Mapping[str, Any]) -> SGLangCapturer:
+    import torch
+
+    model_config, max_requests = given["model_config"], given["max_running_requests"]
+    chunk = settings.chunk if settings.chunk > 0 else model_config.context_len
+    rows = (max(chunk, settings.most) + max_requests * settings.drafts) * settings.ranks
+    where = torch.device(given["device"])
     if where.type == "cuda":
         where = torch.device("cuda", torch.cuda.current_device())
-    serving = runtime.get_server_args()
-    scattered = _is_scattered_a2a_backend()
+    rank, size = settings.group
     place = Place(
-        owner=parallel.attn_tp_rank == 0,
-        scattered=scattered,
-        sliced=is_dp_attention_enabled() and not scattered,
-        apart=serving.nnodes > 1 and serving.node_rank > 0,
-        replica=0 if is_dp_attention_enabled() else parallel.dp_rank or 0,
+        owner=rank == 0,
+        scattered=settings.scattered,
+        sliced=settings.sliced,
+        apart=settings.apart,
+        replica=settings.replica or 0,
     )
     capturer = SGLangCapturer(
         model,
         model_config.hf_text_config,
         routers=_routers_of(model),
+        fused=_fused_in(model, given),
         rows=rows,
-        cached_tokens=num_tokens + _host_tokens(serving, num_tokens),
+        cached_tokens=int(given["num_tokens"] * (1 + settings.host_tokens)),
         max_requests=max_requests,
-        max_tokens=model_config.context_len + 2 * drafts,
+        max_tokens=model_config.context_len + 2 * settings.drafts,
         device=where,
         place=place,
         options=_options,
         own=own,
-        model_name=_model_name(serving),
-        weight_version=_number(serving.weight_version),
+        salts=design().salts,
+        starts=design().starts,
+        model_name=settings.model_name,
+        weight_version=settings.weight_version,
     )
-    capturer.drafts_in_chains = in_chains
+    capturer.group_size = size
+    capturer.drafts_in_chains = settings.branches == 1 and settings.algorithm in _IN_CHAINS
     return capturer
 
 
@@ -219,63 +181,49 @@ def _routers_of(model: Any) -> set[int]:
     from sglang.srt.layers.moe.topk import TopK
 
     found = [module for module in model.modules() if isinstance(module, TopK)]
-    allowed = [each for each in found if each.topk_config.allow_routed_experts_capture]
-    return {each.layer_id for each in allowed if each.layer_id is not None}
+    if design().release >= (0, 5, 15):
+        found = [each for each in found if each.topk_config.allow_routed_experts_capture]
+    return {each.layer_id for each in found if each.layer_id is not None}
 
 
-# What of a server's arguments decides the weights, and how a pass computes with them and with KV.
-_MODEL = (
-    "model_path",
-    "revision",
-    "json_model_override_args",
-    "load_format",
-    "dtype",
-    "quantization",
-    "kv_cache_dtype",
-)
-
-
-def _model_name(serving: Any) -> str:
-    return repr([str(getattr(serving, name)) for name in _MODEL])
-
-
-def _number(version: str | None) -> str:
-    """A version of weights that is a number; "" for others: the server's is "default"."""
-    return version if version and version.isdecimal() else ""
-
-
-def _host_tokens(serving: Any, device_tokens: int) -> int:
-    """About how many tokens the cache holds in host memory (HiCache)."""
-    if not serving.enable_hierarchical_cache:
-        return 0
-    return int(device_tokens * (serving.hicache_ratio or 4))
+def _fused_in(model: Any, given: Mapping[str, Any]) -> int:
+    """How many shared experts a router may choose behind the k-th, always the same ones."""
+    if "num_fused_shared_experts" in given:
+        return int(given["num_fused_shared_experts"])
+    if design().release >= (0, 5, 23):
+        return int(model.shared_experts_config.num_fused_shared_experts)
+    return int(getattr(model, "num_fused_shared_experts", 0))  # most models have none
 
 
 def create(original: Callable[..., Any], **kwargs: Any) -> Any:
     """Ours, if the server was started to return routed experts or has somewhere to put them."""
     global _capturer
-    from sglang.srt.runtime_context import get_exec
-
-    enabled = get_exec().features.enable_return_routed_experts
-    if not enabled:
-        if _options.callback or _options.folder or _options.store or _options.metrics_port:
+    own = None
+    try:
+        settings = settings_of(design().release)
+        if not settings.enabled:
+            if not (
+                _options.callback or _options.folder or _options.store or _options.metrics_port
+            ):
+                return original(**kwargs)
             logger.warning(
                 "routed experts: give --enable-return-routed-experts: without it SGLang may choose "
                 "kernels that hide what they route, and such layers would be missing"
             )
-        else:
+        if why := design().why_not(settings, _options):
+            logger.error("routed experts: SGLang's own capturer stays: %s", why)
             return original(**kwargs)
-    own = original(**kwargs) if _options.beside else None
-    try:
-        check_functions(_hooked)
-        check_fields(_FIELDS)
-        _capturer = _make(own, *(kwargs[name] for name in _ARGUMENTS))
+        own = original(**kwargs) if _options.beside else None
+        check(design().functions, design().fields)
+        _capturer = _make(own, settings, kwargs.get("model") or _model, kwargs)
     except Exception:
         logger.exception("routed experts: routecap cannot capture here; SGLang's own does")
         _capturer = None
         return own or original(**kwargs)
     # Here, where the process has set up its log: when plugins are loaded it may not have.
-    logger.info("routecap captures routed experts in SGLang 0.5.23: %r", _capturer.capturer)
+    logger.info(
+        "routecap captures routed experts in SGLang %s: %r", design().number, _capturer.capturer
+    )
     return _capturer
 
 
@@ -285,35 +233,43 @@ class SGLangCapturer(Capturer):
     verifying: Issued | None = None  # the last pass, if it verified drafts
     settling: Issued | None = None  # whose results are being processed
     drafts_in_chains = False
+    group_size = 1  # of the attention group
 
-    def capture(self, layer_id: int, topk_indices: Any) -> None:
+    def capture(
+        self, layer_id: int, topk_indices: Any = None, topk_ids: Any = None
+    ) -> None:  # the last until 0.5.11
         if self.own is not None:
-            self.own.capture(layer_id=layer_id, topk_indices=topk_indices)
+            chosen = {"topk_indices": topk_indices} if topk_ids is None else {"topk_ids": topk_ids}
+            self.own.capture(layer_id=layer_id, **chosen)
+        ids = topk_indices if topk_ids is None else topk_ids
         if self.place.scattered:  # all ranks do, whatever has failed in one
-            topk_indices = _gathered(topk_indices)
-        self.softly(self.route, layer_id, topk_indices)
+            ids = _gathered(ids, self.group_size)
+        self.softly(self.route, layer_id, ids)
 
     def on_forward_end(
         self,
         forward_batch: Any,
         can_run_graph: bool,
         cuda_graph_batch: int | None,
-        no_copy_to_cpu: bool = False,
-    ) -> Issued | None:
+        **more: Any,
+    ) -> Any:
         own = None
         if self.own is not None:
-            own = self.own.on_forward_end(
-                forward_batch, can_run_graph, cuda_graph_batch, no_copy_to_cpu
-            )
-        issued = self.softly(_issue, self, forward_batch, can_run_graph, cuda_graph_batch)
-        if own is not None:
-            issued = issued or Issued(self, None, 0)
-            issued.own = own
-        self.verifying = issued
-        return issued  # type: ignore[no-any-return]
+            own = self.own.on_forward_end(forward_batch, can_run_graph, cuda_graph_batch, **more)
+        self.verifying = issued = self.softly(
+            _issue, self, forward_batch, can_run_graph, cuda_graph_batch
+        )
+        if issued is None:
+            return own
+        issued.own = own
+        return issued
 
     def get_topk(self, *args: Any, **kwargs: Any) -> Any:
         return None if self.own is None else self.own.get_topk(*args, **kwargs)
+
+    def get_routed_experts(self, *args: Any, **kwargs: Any) -> Any:
+        """The same, until 0.5.11."""
+        return None if self.own is None else self.own.get_routed_experts(*args, **kwargs)
 
     def destroy(self) -> None:
         self.close()
@@ -324,7 +280,7 @@ class SGLangCapturer(Capturer):
 class Issued:
     """What SGLang carries beside a pass to where its results are processed.
 
-    step: None if its rows are nobody's, or no drafts. each: rows of a request.
+    step: a verification of drafts. each: its rows of a request.
     """
 
     def __init__(self, capturer: SGLangCapturer, step: Any, each: int) -> None:
@@ -344,13 +300,11 @@ class Issued:
         self.capturer.settling = self
 
 
-def _gathered(ids: Any) -> Any:
+def _gathered(ids: Any, size: int) -> Any:
     """The ids of the whole pass, of which each rank of an attention group routes a part."""
     import torch
     from sglang.srt.layers.dp_attention import attn_tp_all_gather_into_tensor
-    from sglang.srt.runtime_context import get_parallel
 
-    size = get_parallel().attn_tp_size
     if size == 1:
         return ids
     whole = torch.empty((len(ids) * size, ids.shape[1]), dtype=ids.dtype, device=ids.device)
@@ -373,7 +327,7 @@ def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: i
     mode = forward_batch.forward_mode
     # Passes that are made to warm up or to capture a graph have no requests.
     requests = getattr(forward_batch, "routecap", None) or []
-    split = forward_batch.attn_cp_metadata is not None
+    split = any(getattr(forward_batch, each) is not None for each in design().splits)
     if not requests or mode.is_idle() or split or mode.is_dllm_extend():
         return NOBODYS
     verify, decode = mode.is_target_verify(), mode.is_decode()
@@ -500,6 +454,19 @@ def updated(original: Callable[..., Any], updater: Any, weight_version: str | No
         _other_weights(weight_version)
 
 
+def updated_by(original: Callable[..., Any], updater: Any, recv_req: Any) -> Any:
+    """A call of SGLang's that loads weights; if it fails, a part of them may be others."""
+    global _updating
+    _updating, version = True, None
+    try:
+        answer = original(updater, recv_req)
+        version = recv_req.weight_version if answer.success else None
+        return answer
+    finally:
+        _updating = False
+        _other_weights(version)
+
+
 def _other_weights(version: str | None) -> None:
     if _capturer is not None:
         _capturer.softly(_capturer.set_weight_version, version)
@@ -553,7 +520,7 @@ def inserted(result: Any, cache: Any, params: Any) -> None:
 def _inserted(capturer: SGLangCapturer, cache: Any, request: Any, params: Any, result: Any) -> None:
     """The cache takes whole pages, and tells them by tokens, or by pairs of these. Without a request
     it took them from elsewhere."""
-    if cache.disable or result.rotation_tail_declined:
+    if cache.disable or design().release >= (0, 5, 20) and result.rotation_tail_declined:
         return
     key = params.key
     capturer.follow(_followed(cache), _outside(cache))
@@ -561,7 +528,7 @@ def _inserted(capturer: SGLangCapturer, cache: Any, request: Any, params: Any, r
     tokens = tokens_of(key.token_ids)
     if key.is_bigram:
         tokens = pairs_of(tokens)
-    tokens, scope = tokens[: len(key) // page * page], (key.extra_key, key.cache_salt)
+    tokens, scope = tokens[: len(key) // page * page], capturer.tree_of(key)
     if request is None:
         capturer.prefixes.forget(scope, tokens, first)
     else:
@@ -572,19 +539,32 @@ def _followed(cache: Any) -> bool:
     """Whether the cache keeps what it takes, as it was taken, until it evicts it. With a window or
     a state beside it, in host memory, or where KV comes from elsewhere, a place in the tree may get
     KV that was computed later, which nobody tells."""
-    from sglang.srt.runtime_context import get_disagg
-
+    if transfers(design().release) or _outside(cache):
+        return False
+    if _kind_of(cache) == RADIX:
+        return True
     kinds = [kind.name for kind in cache.tree_components]
-    alone = cache.cache_controller is None and get_disagg().disaggregation_mode == "null"
-    return kinds == ["FULL"] and alone and not _outside(cache)
+    alone = design().release < (0, 5, 12) or cache.cache_controller is None
+    return kinds == ["FULL"] and alone
 
 
 def _outside(cache: Any) -> bool:
     """Whether it gets KV that a flush does not reach: of a storage backend, or another's cache."""
-    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+    kind = _kind_of(cache)
+    if kind is None:
+        return True
+    if kind == RADIX or design().release < (0, 5, 12):
+        return False
+    linked = design().release >= (0, 5, 19) and cache.linker is not None
+    return linked or bool(cache.enable_storage)
 
-    known = type(cache) is UnifiedRadixCache
-    return not known or cache.linker is not None or bool(cache.enable_storage)
+
+def _kind_of(cache: Any) -> str | None:
+    """Which of the design's caches this is; None of another, derived from one perhaps."""
+    for name in design().caches:
+        if type(cache) is pkgutil.resolve_name(name):
+            return name
+    return None
 
 
 def kept_by_session(kept: bool, session: Any, req: Any) -> None:
@@ -602,6 +582,12 @@ def _kept_by_session(capturer: SGLangCapturer, request: Any, kept: bool) -> None
     if kept:
         tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
         capturer.cached(request, scope, tokens, 0)
+
+
+def kept_by_streaming_session(result: Any, cache: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+    """The same, where the session is told of every request."""
+    if req.session is not None and req.session.streaming:
+        kept_by_session(True, cache, req)
 
 
 def released_by_session(result: Any, sessions: Any, session_id: str) -> None:
@@ -641,8 +627,8 @@ def encode_rows(original: Callable[..., Any], data_list: list[Any] | None) -> An
 
 
 def _encode(original: Callable[..., Any], tensor: Any) -> Any:
-    if tensor is None:
-        return None
+    if tensor is None or isinstance(tensor, str):
+        return tensor
     try:
         found = fetch(tensor.numpy()) if tensor.element_size() == 1 else None
         return original([tensor])[0] if found is None else encode(*found)
@@ -652,10 +638,48 @@ def _encode(original: Callable[..., Any], tensor: Any) -> Any:
 
 
 def encode_in_place(manager: Any, recv_obj: Any) -> None:
+    """Of servers without a tokenizer, whose scheduler answers the manager."""
     rows = getattr(recv_obj, "routed_experts", None)  # embeddings have none
     if rows and any(each is not None and not isinstance(each, str) for each in rows):
         recv_obj.routed_experts = encode_rows(_as_they_are, rows)
 
 
+def encode_tickets(manager: Any, recv_obj: Any) -> None:
+    """Where detokenizers have no hooks, and give on the base64 of tickets."""
+    rows = getattr(recv_obj, "routed_experts", None)  # embeddings have none
+    if rows and any(each is not None for each in rows):
+        recv_obj.routed_experts = encode_rows(_as_they_are, [_unpacked(each) for each in rows])
+
+
+def _unpacked(row: Any) -> Any:
+    import torch
+
+    if not isinstance(row, str) or not row.startswith(_TICKET):
+        return row
+    return torch.frombuffer(bytearray(base64.b64decode(row)), dtype=torch.uint8)
+
+
+# What base64 of a ticket begins with.
+_TICKET = "cm91dGVjYX"
+
+
 def _as_they_are(tensors: list[Any]) -> list[Any]:
     return tensors
+
+
+def encode_answers(original: Callable[..., Any], manager: Any, recv_obj: Any) -> Any:
+    """Where the tokenizer manager itself makes base64 of what it gets: what was asked for takes its
+    place in the answers."""
+    rows = getattr(recv_obj, "routed_experts", None)
+    if not rows or all(each is None for each in rows):
+        return original(manager, recv_obj)
+    answers = encode_rows(_as_they_are, rows)
+    states = [manager.rid_to_state.get(rid) for rid in recv_obj.rids]
+    recv_obj.routed_experts = [
+        row if row is answer else None for row, answer in zip(rows, answers, strict=True)
+    ]
+    done = original(manager, recv_obj)
+    for state, row, answer in zip(states, rows, answers, strict=True):
+        if state is not None and answer is not None and answer is not row:
+            state.out_list[-1]["meta_info"]["routed_experts"] = answer
+    return done
