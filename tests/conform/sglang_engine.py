@@ -1,4 +1,4 @@
-"""SGLang 0.5.23 on the host, in processes of its own, with routecap or with its own capturer.
+"""SGLang on the host, in processes of its own, with routecap or with its own capturer.
 
 capture: "routecap" or "own". retract: every third pass retracts requests. copies: by those of
 PyTorch, which arrive late.
@@ -10,6 +10,7 @@ import itertools
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,8 @@ def engine(capture="routecap", retract="1", copies=""):
     )
 
     async def one(request):
-        sampling = {"temperature": 1.0 if request.n > 1 else 0, "n": request.n, "ignore_eos": True}
+        sampling = {"temperature": 1.0 if request.n > 1 else 0, "n": request.n}
+        sampling["ignore_eos"] = request.stop is None  # which ignores other stops too
         sampling["max_new_tokens"] = request.max_tokens
         if request.stop is not None:
             sampling["stop_token_ids"] = [request.stop]
@@ -91,10 +93,11 @@ def engine(capture="routecap", retract="1", copies=""):
         return ids.reshape(-1, small.LAYERS, small.K)
 
     def update():
+        while not served.flush_cache().success:  # what was aborted ends
+            time.sleep(0.05)
         request = io_struct.UpdateWeightFromDiskReqInput(model_path=next(weights))
         done = served.tokenizer_manager.update_weights_from_disk(request, None)
         assert served.loop.run_until_complete(done)[0]
-        served.flush_cache()
 
     def retractions():
         lines = events.read_text().splitlines() if events.exists() else []

@@ -1,44 +1,74 @@
 #!/usr/bin/env bash
-# Runs check.py, slots.py and tree.py in SGLang 0.5.23 without a GPU, out of its wheel for CUDA. Fetches 300 MB the first
-# time (and PyTorch), and takes some minutes.
+# check.sh [VERSION...]: releases of SGLang without a GPU, out of their wheels for CUDA. Of each:
+# conform, and random schedules judged by slot with pages of 1, 16 and 64, of 20,000 rows and more.
+# Without a VERSION: those that trainers pin, and with the newest one every option of check.py.
+# Fetches 300 MB the first time (and PyTorch), and up to 40 MB for a release; takes some minutes for each.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 
+pinned=(0.5.10.post1 0.5.12 0.5.21 0.5.23)
 environment=$build/sglang_engine
-requirements=$root/tests/sglang_engine/requirements.txt
+python=$environment/bin/python
+here=$root/tests/sglang_engine
 install_torch
-if ! cmp -s "$requirements" "$environment/requirements.txt"; then
-    say "setup: fetching SGLang 0.5.23"
+if ! cmp -s "$here/requirements.txt" "$environment/requirements.txt"; then
+    say "setup: fetching what SGLang imports"
     rm -rf "$environment" && "$torch_python" -m venv "$environment" || exit 1
-    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements" || exit 1
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$here/requirements.txt" || exit 1
     "$torch_python" -c 'import site; print(site.getsitepackages()[0])' \
         > "$(ls -d "$environment"/lib/python3*/site-packages)/torch.pth"
-    cp "$requirements" "$environment/requirements.txt"
+    cp "$here/requirements.txt" "$environment/requirements.txt"
 fi
 install_library
 install_package
 
-export PYTHONPATH=$package:$root/tests/engines:$root/tests/sglang_engine/plugin:$root/tests/sglang_engine/no_gpu PYTHONDONTWRITEBYTECODE=1
-export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1
+# install_release VERSION: a release beside the transformers that it pins, each with what that needs.
+install_release() {
+    local pin
+    release=$build/sglang/$1
+    [ -e "$release/ready" ] && return
+    say "setup: fetching SGLang $1"
+    rm -rf "$release" && fetch --target "$release" "sglang==$1" || exit 1
+    python3 "$here/prune.py" "$release" || exit 1
+    pin=$(sed -n 's/^Requires-Dist: transformers==\([0-9.]*\).*/\1/p' "$release/sglang-$1.dist-info/METADATA" | head -n 1)
+    case $pin in
+        5.[0-9].* | 5.1[0-2].*) fetch --target "$release" "transformers==$pin" huggingface_hub==1.33.0 tokenizers==0.22.2 ;;
+        *) fetch --target "$release" "transformers==$pin" ;;
+    esac || exit 1
+    touch "$release/ready"
+}
+fetch() { "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade --only-binary :all: "$@"; }
+
+export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1 SGLANG_EXTERNAL_MODEL_PACKAGE=routecap_sglang_models PYTHONPYCACHEPREFIX=$build/sglang/bytecode
+use_release() {
+    install_release "$1"
+    export PYTHONPATH=$release:$package:$root/tests/engines:$here/plugin:$here/no_gpu
+}
+
+[ $# -gt 0 ] && versions=("$@") || versions=("${pinned[@]}")
+for version in "${versions[@]}"; do
+    use_release "$version"
+    check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" tests/sglang_engine/slots.py "$build/sglang_run" 1 16:retract 64:sync
+    check "SGLang $version, conform" timeout 1800 "$python" tests/conform/prove.py --runs 1 --json "$build/conform_reports" sglang_engine capture=routecap
+done
+if [ $# -gt 0 ]; then
+    closing
+    exit
+fi
+
 for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2" "--beside --seed 3" "--beside --sync --retract --seed 4" \
     "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8" \
     "--ranks data --seed 10" "--copies --retract --seed 11" "--copies --drafts tree --seed 12"; do
     # shellcheck disable=SC2086
-    check "every row, check.py $options" timeout 900 "$environment/bin/python" \
-        tests/sglang_engine/check.py $options "$build/sglang_engine_run"
-done
-for options in "--page 1 --seed 1" "--page 16 --retract --seed 2" "--page 64 --sync --seed 3"; do
-    # shellcheck disable=SC2086
-    check "rows by slot, slots.py $options" timeout 900 "$environment/bin/python" \
-        tests/sglang_engine/slots.py $options "$build/sglang_engine_run"
+    check "every row, check.py $options" timeout 900 "$python" tests/sglang_engine/check.py $options "$build/sglang_run"
 done
 for options in capture=routecap capture=own "--runs 2 copies=1" "--beside transformers_engine capture=routecap"; do
     # shellcheck disable=SC2086
-    check "conform, $options" timeout 1800 "$environment/bin/python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
+    check "conform, $options" timeout 1800 "$python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
 done
-check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$environment/bin/python" tests/sglang_engine/tree.py
+check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$python" tests/sglang_engine/tree.py
 cd examples/sglang
-check "the example" prints "the last row is" timeout 900 "$environment/bin/python" answers.py "$build/sglang_engine_run/a" \
+check "the example" prints "the last row is" timeout 900 "$python" answers.py "$build/sglang_run/a" \
     device='"cpu"' dtype='"float32"' attention_backend='"torch_native"' sampling_backend='"pytorch"' grammar_backend='"none"' \
     max_total_tokens=2000
 closing

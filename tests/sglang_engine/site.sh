@@ -20,7 +20,7 @@ fetch=(python3 -m pip install -q --disable-pip-version-check --no-deps --only-bi
 # What the machine has, or a CPU alone needs.
 present='^(#|torchvision|triton|transformers|numpy|scipy|tokenizers|safetensors|huggingface|hf-xet|pandas|pyarrow|datasets|pytest|networkx|sympy|mpmath|pillow)'
 grep -vEi "$present" requirements.txt > "$work/requirements.txt"
-"${fetch[@]}" "${platforms[@]}" --target "$work/site" -r "$work/requirements.txt" nvidia-ml-py==13.580.82
+"${fetch[@]}" "${platforms[@]}" --target "$work/site" -r "$work/requirements.txt" sglang==0.5.23 nvidia-ml-py==13.580.82
 "${fetch[@]}" --platform manylinux2014_x86_64 --target "$work/kernel" sglang-kernel==0.4.10
 "${fetch[@]}" --platform manylinux2014_x86_64 --target "$work/older" sglang-kernel==0.4.5
 cd "$work/site"

@@ -12,8 +12,8 @@ from array import array
 
 import numpy as np
 import torch
-from routecap.sglang import _v0523
-from routecap.sglang._lives import tokens_of
+from routecap.sglang import Options, _hooks, _versions
+from routecap.sglang._lives import tokens_of, tree_of
 from routecap.sglang._prefixes import Prefixes
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
@@ -36,6 +36,8 @@ class Capturer:
     def follow(self, *how):
         pass
 
+    tree_of = staticmethod(tree_of)
+
     def cached(self, request, scope, tokens, first, page):
         self.prefixes.insert(scope, tokens, first, request, None, page)
 
@@ -45,8 +47,9 @@ def run(seed, page, pairs):
     slots = types.SimpleNamespace(device="cpu", free_segment=lambda *args, **kwargs: None)
     tree = RadixCache.create_simulated(mock_allocator=slots, page_size=page)
     tree.is_eagle = pairs
-    _v0523._followed = _v0523._outside = lambda cache: False
-    capturer = _v0523._capturer = Capturer()
+    _hooks._followed = _hooks._outside = lambda *cache: False
+    _hooks._design = _versions.find(_versions.installed(), Options()).design
+    capturer = _hooks._capturer = Capturer()
     families = [[draw.randrange(3) for _ in range(8 * page)] for _ in range(3)]
     used, rows = 0, 0
 
@@ -72,8 +75,8 @@ def run(seed, page, pairs):
         used += len(tokens)
         aligned = of.page_aligned(page)
         params = InsertParams(key=aligned, value=torch.tensor(owner.slots[: len(aligned)]))
-        _v0523._checkpointing = owner
-        _v0523.inserted(tree.insert(params), tree, params)
+        _hooks._checkpointing = owner
+        _hooks.inserted(tree.insert(params), tree, params)
         tokens, of = key()
         want, got = hit(of), []
         scope = (of.extra_key, of.cache_salt)

@@ -1,13 +1,96 @@
 """A plugin of SGLang, in each of its processes: what its capturer, its cache in host memory and its
-attention for drafts need without a GPU; and a list of what happened, for the checks."""
+attention for drafts need without a GPU; and a list of what happened, for the checks.
+
+Of a release without plugins the model calls it (`routecap_sglang_models`)."""
 
 import contextlib
 import ctypes
+import functools
+import inspect
 import os
 import warnings
 
 
+def around(owner, name, hook):
+    """Put `hook(original, ...)` in the place of a class's function."""
+    found = inspect.getattr_static(owner, name)
+    kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
+    original = found.__func__ if kind else found
+
+    @functools.wraps(original)
+    def hooked(*args, **kwargs):
+        return hook(original, *args, **kwargs)
+
+    setattr(owner, name, kind(hooked) if kind else hooked)
+
+
+def after(owner, name, hook):
+    """Call `hook(result, ...)` behind a class's function."""
+
+    def call(original, *args, **kwargs):
+        result = original(*args, **kwargs)
+        hook(result, *args, **kwargs)
+        return result
+
+    around(owner, name, call)
+
+
+@functools.cache
 def register():
+    import sglang
+
+    _replace_kernels_of_pages()
+    if newest := sglang.__version__ in ("0.5.22", "0.5.23"):
+        _replace_what_needs_a_gpu()
+    _tell(newest)
+    if os.environ.get("ROUTECAP_WITHOUT_KERNELS"):
+        import late_copies
+
+        late_copies.install()
+    if os.environ.get("ROUTECAP_TEST_SLOTS"):
+        from routecap_sglang_slots import watch
+
+        watch()
+
+
+def _replace_kernels_of_pages():
+    """Triton's, which give slots to tokens: a request goes on in its last page, and then in free
+    ones."""
+    from sglang.srt.mem_cache import allocator
+    from triton.runtime import JITFunction
+
+    module = getattr(allocator, "paged", allocator)  # a package from 0.5.13 on
+
+    def extend(firsts, ends, last, free, slots, batch, page):
+        at = used = 0
+        for first, end, slot in zip(*(each.tolist() for each in (firsts, ends, last)), strict=True):
+            for position in range(first, end):
+                if position % page:
+                    slot += 1
+                else:
+                    slot, used = int(free[used]) * page, used + 1
+                slots[at] = slot
+                at += 1
+
+    def decode(ends, *arguments):
+        extend(ends - 1, ends, *arguments)
+
+    for name, function in (("alloc_extend_kernel", extend), ("alloc_decode_kernel", decode)):
+        if isinstance(getattr(module, name), JITFunction):
+            setattr(module, name, _Grid(function))
+
+
+class _Grid:
+    """A kernel of Triton is called as kernel[grid](...)."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __getitem__(self, grid):
+        return self.function
+
+
+def _replace_what_needs_a_gpu():
     import torch
     from sglang.srt.mem_cache.pool_host import base, common, mha
     from sglang.srt.runtime_context import override_platform
@@ -20,15 +103,6 @@ def register():
     override_platform(has_amx=True).install()  # its attention for drafts is in sgl_kernel.drafts
     if not hasattr(mha, "transfer_kv_all_layer"):
         mha.transfer_kv_all_layer, mha.transfer_kv_per_layer = _to_host, _to_device
-    _tell()
-    if os.environ.get("ROUTECAP_WITHOUT_KERNELS"):
-        import late_copies
-
-        late_copies.install()
-    if path := os.environ.get("ROUTECAP_TEST_SLOTS"):
-        from routecap_sglang_slots import watch
-
-        watch(path)
 
 
 def _to_host(
@@ -67,11 +141,11 @@ def waits(tell):
 WAITS = "waits of routecap for the device"
 
 
-def _tell():
+def _tell(newest):
     """Retractions, KV that came back from the host's memory, accepted drafts, and waits for a GPU
     in what the adapter does: a line each."""
     import torch
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.managers.schedule_batch import Req
 
     path = os.environ.get("ROUTECAP_TEST_EVENTS")
     if path is None:
@@ -100,10 +174,10 @@ def _tell():
                 return softly(*args)
 
         Capturer.softly = watched
-    results = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
-    for target, hook in (
-        ("managers.schedule_batch.Req.reset_for_retract", retracted),
-        ("mem_cache.l2_transfer.L2TransferEngine.submit_host_to_device", loaded),
-        (f"{results}._resolve_spec_v2_tokens", resolved),
-    ):
-        HookRegistry.register(f"sglang.srt.{target}", hook, HookType.AFTER)
+    after(Req, "reset_for_retract", retracted)
+    if newest:
+        from sglang.srt.managers.scheduler_components import batch_result_processor as results
+        from sglang.srt.mem_cache.l2_transfer import L2TransferEngine
+
+        after(L2TransferEngine, "submit_host_to_device", loaded)
+        after(results.SchedulerBatchResultProcessor, "_resolve_spec_v2_tokens", resolved)

@@ -2,23 +2,24 @@
 at the routers' output and in the requests' tables of slots, and nowhere else.
 
 A row that a request computed is what its routers chose for it then. A row that it took from the
-cache is what was chosen when that slot was written. Whenever SGLang gives a request's slots back,
-its rows so far are added to a file.
+cache is what was chosen when that slot was written. Each pass adds its requests' new rows to a file.
 """
 
+import os
 import pickle
 
 import numpy as np
+from routecap_sglang_cpu import after, around
 
 
 class Slots:
     """version: how many updates of the weights there were."""
 
-    def __init__(self, path):
-        self.file = open(path, "ab")
+    def __init__(self):
+        self.file = None
         self.version, self.pass_ids = 0, {}
         self.ids = self.versions = None  # of each slot
-        self.requests = {}  # rid -> [life, ids, versions, from the cache] by position
+        self.known = {}  # rid -> life, rows
 
     def forward(self, original, runner, batch, *args, **kwargs):
         requests = getattr(batch, "test_requests", None)
@@ -36,6 +37,7 @@ class Slots:
         output = original(runner, batch, *args, **kwargs)
         ids = np.stack([self.pass_ids[layer] for layer in sorted(self.pass_ids)], 1)
         if self.ids is None:
+            self.file = open(os.environ["ROUTECAP_TEST_SLOTS"], "ab")
             size = runner.max_total_num_tokens + 4096
             self.ids = np.full((size, *ids.shape[1:]), -2, np.int16)
             self.versions = np.full(size, -1, np.int32)
@@ -46,36 +48,28 @@ class Slots:
         for request, first, count, hit in zip(requests, firsts, counts, before):
             self.add(request, first, count, hit, ids[at : at + count])
             at += count
+        self.file.flush()
         return output
 
     def add(self, request, first, count, hit, ids):
-        life = request.retraction_count
-        known = self.requests.get(request.rid)
-        if known is None or known[0] != life:
-            nothing = [np.empty((0, *ids.shape[1:]), np.int16), np.empty(0, np.int32)]
-            known = self.requests[request.rid] = [life, *nothing, np.empty(0, bool)]
-        at = min(first, len(known[1]))
-        new = (hit[0][at:], ids), (hit[1][at:], np.full(count, self.version))
-        new += ((np.ones(first - at, bool), np.zeros(count, bool)),)
-        known[1:] = [np.concatenate([old[:at], *more]) for old, more in zip(known[1:], new)]
-
-    def released(self, cache, request):
-        if request.rid in self.requests:
-            pickle.dump((request.rid, *self.requests[request.rid]), self.file)
-            self.file.flush()
+        life, rows = self.known.get(request.rid, (request.retraction_count, 0))
+        at = min(first, rows) if life == request.retraction_count else 0
+        new = (
+            np.concatenate([hit[0][at:], ids]),
+            np.concatenate([hit[1][at:], np.full(count, self.version)]),
+        )
+        cached = np.arange(at, first + count) < first
+        pickle.dump((request.rid, at, *new, cached), self.file)
+        self.known[request.rid] = request.retraction_count, first + count
 
 
-def watch(path):
+def watch():
     from sglang.srt.layers.moe.topk import TopK
-    from sglang.srt.managers.scheduler_components.weight_updater import (
-        SchedulerWeightUpdaterManager,
-    )
-    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.models.qwen3_moe import Qwen3MoeForCausalLM
 
-    slots = Slots(path)
+    slots = Slots()
 
     def chosen(output, topk, *args, **kwargs):
         slots.pass_ids[topk.layer_id] = output.topk_ids.to("cpu").numpy().astype(np.int16)
@@ -83,19 +77,11 @@ def watch(path):
     def named(batch, cls, of, *args, **kwargs):
         batch.test_requests = of.reqs
 
-    def updated(*args, **kwargs):
-        slots.version += 1
+    def loaded(*args, **kwargs):
+        if slots.ids is not None:  # the first time, before there is a pass
+            slots.version += 1
 
-    for owner, name, hook, kind in (
-        (TopK, "forward", chosen, HookType.AFTER),
-        (ForwardBatch, "init_new", named, HookType.AFTER),
-        (ModelRunner, "forward", slots.forward, HookType.AROUND),
-        (UnifiedRadixCache, "claim_kv_row", slots.released, HookType.BEFORE),
-        (
-            SchedulerWeightUpdaterManager,
-            "record_weight_version_after_update",
-            updated,
-            HookType.AFTER,
-        ),
-    ):
-        HookRegistry.register(f"{owner.__module__}.{owner.__name__}.{name}", hook, kind)
+    after(TopK, "forward", chosen)
+    after(ForwardBatch, "init_new", named)
+    around(ModelRunner, "forward", slots.forward)
+    after(Qwen3MoeForCausalLM, "load_weights", loaded)

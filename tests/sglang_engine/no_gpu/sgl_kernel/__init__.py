@@ -1,5 +1,8 @@
-"""In the place of SGLang's kernels: those for drafts on a CPU, in PyTorch. Every other name is
-there, and fails when it is called."""
+"""In the place of SGLang's kernels: those for drafts on a CPU, in PyTorch. Every other name, and
+every other module, is there, and fails when it is called."""
+
+import importlib.machinery
+import sys
 
 from .drafts import (
     assign_draft_cache_locs_contiguous_cpu as assign_draft_cache_locs_contiguous_cpu,
@@ -24,8 +27,34 @@ class _Missing:
     def __call__(self, *args, **kwargs):
         raise NotImplementedError(f"sgl_kernel.{self.name}")
 
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(f"{self.name}.{name}")
+
 
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
     return _Missing(name)
+
+
+class _Modules:
+    """Finds those that are no files here, behind all finders of files."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if not name.startswith("sgl_kernel."):
+            return None
+        return importlib.machinery.ModuleSpec(name, _Modules)
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        module.__getattr__ = __getattr__
+
+
+sys.meta_path.append(_Modules)

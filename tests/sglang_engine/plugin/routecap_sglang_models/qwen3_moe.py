@@ -1,4 +1,17 @@
-from sglang.srt.models.qwen3_moe import Qwen3MoeForCausalLM
+from importlib.util import find_spec
+
+from sglang.srt.models import qwen3_moe
+
+
+class Qwen3MoeForCausalLM(qwen3_moe.Qwen3MoeForCausalLM):
+    """Its process is that of a scheduler; without plugins this is the first that it hears of us."""
+
+    def __init__(self, *args, **kwargs):
+        if find_spec("sglang.srt.plugins") is None:
+            import routecap_sglang_cpu
+
+            routecap_sglang_cpu.register()
+        super().__init__(*args, **kwargs)
 
 
 class WholeDraftModel(Qwen3MoeForCausalLM):
