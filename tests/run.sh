@@ -200,6 +200,7 @@ every_place() {
 }
 
 # The model that is shipped is the same in every program that reads it.
+newest() { run python3 -m unittest discover tests/newest; closing; }
 small_model() { run bash examples/model/check.sh; closing; }
 
 # The same routing in every engine. The three that are slow to build belong to --full.
@@ -307,6 +308,8 @@ static-tree|full|3|static_tree
 other-engines|full|9|other_engines
 every-engine|full|9|every_engine
 more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
+every-transformers|full|60|bash bindings/python/tests/transformers/releases.sh --library $prefix
+newest|full|1|newest
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash examples/trainers/check.sh
