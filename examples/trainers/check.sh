@@ -49,6 +49,7 @@ for each in "${ways[@]}"; do
             beside skyrl "${common[@]}" ray==2.57.0 transformers==5.16.1 loguru==0.7.3 jaxtyping==0.3.11 wadler-lindig==0.1.8 skyrl-gym==0.4.0 \
                 pybase64==1.5.1 func-timeout==4.3.5 debugpy==1.8.22 cloudpathlib==0.26.0 fsspec==2026.9.0 s3fs==2026.9.0 polars==2.1.0 \
                 polars-runtime-32==2.1.0
+            export ROUTECAP_VLLM_FILL=0 # in the columns of dense layers: SkyRL refuses -1
             way skyrl skyrl==0.4.0 "$build/trainers/skyrl/run"
             ;;
         *) say "there is no way through $each"; exit 1 ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rollouts of verl 0.9.1 with its own agent loop, server and vLLM 0.24, with routing in its batch.
 
-    verl_rollouts.py FOLDER       # makes FOLDER/batch: a DataProto with "routed_experts"
+    ROUTECAP_VLLM=1 verl_rollouts.py FOLDER    # makes FOLDER/batch: a DataProto
 
 Ray runs on this machine, with three actors of verl's: the server with an engine, the balancer of
 servers, and a worker of the agent loop. Each prompt gets three answers of the model, with a tool's

@@ -97,6 +97,18 @@ def test_skyrl_finds_columns_by_the_layers_number():
         routecap.skyrl.rows(given)
 
 
+def test_skyrl_refuses_columns_of_dense_layers_that_are_not_zeros():
+    """What routecap's plugin gives in vLLM by default, and with ROUTECAP_VLLM_FILL=0."""
+    ids, _ = routing(64, 4, layers=3)
+    ids[:, 1] = -1
+    with pytest.raises(ValueError, match="must be non-negative"):
+        skyrl_wire.pack_routed_experts(ids)
+    ids[:, 1] = 0
+    packed = skyrl_wire.pack_routed_experts(ids)
+    given = routecap.skyrl.read(packed, experts=64, layer_map=[0, 2])
+    assert given.complete and np.array_equal(given.ids(), ids[:, [0, 2]])
+
+
 # ---- ART
 
 
