@@ -123,6 +123,62 @@ def test_layers_without_names_are_known_by_the_order_of_their_numbers(start, ids
         ].data_ptr() and layer._routing_replay_out.shape == (64, 4)
 
 
+class Told:
+    """Of a kernel that routes internally, and tells what it chose; or of one that does not."""
+
+    def __init__(self, tells):
+        self.tells, self.told = tells, None
+
+    def supports_routing_replay_capture(self):
+        return self.tells
+
+    def set_capture_fn(self, capture_fn):
+        self.told = capture_fn
+
+
+# Such layers were given a buffer, which no kernel since 0.22 writes: their rows were missing.
+def test_a_kernel_that_routes_internally_tells_its_ids_if_it_can(start):
+    start(bind=False)
+    layers, experts = [bare_layer(i) for i in range(4)], [Told(i != 3) for i in range(4)]
+    for layer, each in zip(layers, experts, strict=True):
+        layer.quant_method.is_monolithic = True
+        layer.quant_method.moe_kernel = SimpleNamespace(impl=SimpleNamespace(fused_experts=each))
+    model = Bare(layers)
+    module.bind_routing_capture_to_model(model)
+    assert [each.told is not None for each in experts] == [True, True, True, False]
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=torch.int16)
+    module.begin_forward(2)
+    for each in experts[:3]:
+        each.told(ids)
+    module.end_forward()
+    positions = torch.arange(2)
+    module.issue_routing_d2h_copy(["a"], {"a": 2}, positions, positions)
+    array = module.get_global_experts_capturer().get_routed_experts("a")
+    np.testing.assert_array_equal(array[:, :3], ids.numpy()[:, None].repeat(3, 1))
+    _binding._bindings[model].remove()
+    assert all(each.told is None for each in experts)
+
+
+# The fused experts of DeepSeek V4 and Kimi K3 have no router.
+def test_a_module_that_is_given_ids_tells_them(start):
+    start(bind=False)
+    layers = [SimpleNamespace(layer_id=i, capture_fn=None) for i in range(2)]
+    capturer, model = module.get_global_experts_capturer(), Bare(layers)
+    places = zip(capturer.layer_map, layers)
+    model.named_modules = lambda: ((f"model.layers.{i}.experts", each) for i, each in places)
+    module.bind_routing_capture_to_model(model)
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=torch.int16)
+    module.begin_forward(2)
+    for each in layers:
+        each.capture_fn(ids)
+    module.end_forward()
+    positions = torch.arange(2)
+    module.issue_routing_d2h_copy(["a"], {"a": 2}, positions, positions)
+    array = capturer.get_routed_experts("a")
+    np.testing.assert_array_equal(array[:, :2], ids.numpy()[:, None].repeat(2, 1))
+    assert (array[:, 2:] == -1).all()
+
+
 def test_engines_without_hooks_say_where_a_forward_pass_begins_and_ends(start):
     start(bind=False)
     layers = [bare_layer(i) for i in range(4)]

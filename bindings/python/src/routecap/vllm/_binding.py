@@ -4,6 +4,8 @@ rows with logical ids.
 vLLM's layers can be tapped in these ways, the best first:
 
     router.set_capture_fn   is called with the ids before load balancing maps them to replicas
+    capture_fn              the same, of a module that has no router
+    experts.set_capture_fn  the same, of a kernel that routes internally and tells what it chose
     router._compute_routing the same ids; wrapped in versions whose routers have no such callback
     select_experts          (of the router or the layer) ids after that mapping, which a physical-to-logical table undoes
     _routing_replay_out     a buffer that a kernel fills that routes internally, or that the layer copies its ids into
@@ -35,6 +37,8 @@ vllm.model_executor.layers.fused_moe.config
     FusedMoEConfig: dp_size is_sequence_parallel
 vllm.model_executor.layers.fused_moe.fused_moe_method_base
     FusedMoEMethodBase: supports_internal_mk is_monolithic
+vllm.model_executor.layers.fused_moe.routed_experts_capturer since 0.28
+    RoutedExpertsCaptureSource: layer_id capture_fn
 """  # what this module replaces and reads
 
 if TYPE_CHECKING:
@@ -180,7 +184,7 @@ def _find_layers(model: Any) -> Iterator[Layer]:
     )
     found: list[str] = []
     for name, module in named:
-        known = _is_known(module) or hasattr(module, "moe_layer_id")
+        known = _is_known(module) or _tells(module) or hasattr(module, "moe_layer_id")
         if not known and not callable(
             getattr(getattr(module, "router", None), "select_experts", None)
         ):
@@ -194,6 +198,11 @@ def _find_layers(model: Any) -> Iterator[Layer]:
 def _is_known(module: Any) -> bool:
     """Whether it is one of vLLM's own layers that route."""
     return any(cls.__name__ in _CLASSES for cls in type(module).__mro__)
+
+
+def _tells(module: Any) -> bool:
+    """Whether it is given ids and tells them, as vLLM's protocol RoutedExpertsCaptureSource says."""
+    return hasattr(module, "layer_id") and hasattr(module, "capture_fn")
 
 
 def _decoder_index(name: str, module: Any) -> int | None:
@@ -324,6 +333,21 @@ def _tap(
         if owner is not None and hasattr(owner, "_routing_replay_out")
     ]
 
+    table: Callable[[], torch.Tensor] | None = None
+
+    def record(topk_ids: torch.Tensor, *_: Any) -> None:
+        import torch
+
+        logical = table() if table is not None else None
+        if torch.compiler.is_compiling():
+            ids = topk_ids if logical is None else _look_up(logical, topk_ids)
+            torch.ops.vllm.capture_routing(cache.buffer, ids, captured, ids.shape[0])
+        else:
+            forward.route(captured, topk_ids, logical)
+
+    if router is None and _tells(module):
+        binding.set(module, "capture_fn", record)
+        return "callback"
     if internal or (router is None and not callable(getattr(module, "select_experts", None))):
         if balanced:
             logger.error(
@@ -332,6 +356,10 @@ def _tap(
                 layer.name,
             )
             return ""
+        if (experts := _experts_inside(quant_method)) is not None:
+            experts.set_capture_fn(record)
+            binding.add(lambda: experts.set_capture_fn(None))
+            return "callback"
         view = cache.buffer[captured]
         _mark_static(view)
         for owner in buffers or [module]:
@@ -347,18 +375,6 @@ def _tap(
             layer.name,
         )
         return ""
-
-    table: Callable[[], torch.Tensor] | None = None
-
-    def record(topk_ids: torch.Tensor, *_: Any) -> None:
-        import torch
-
-        logical = table() if table is not None else None
-        if torch.compiler.is_compiling():
-            ids = topk_ids if logical is None else _look_up(logical, topk_ids)
-            torch.ops.vllm.capture_routing(cache.buffer, ids, captured, ids.shape[0])
-        else:
-            forward.route(captured, topk_ids, logical)
 
     set_capture_fn = getattr(router, "set_capture_fn", None)
     if callable(set_capture_fn):
@@ -380,6 +396,14 @@ def _tap(
     owner = router if callable(getattr(router, "select_experts", None)) else module
     _wrap(binding, owner, "select_experts", record)
     return "selection"
+
+
+def _experts_inside(quant_method: Any) -> Any:
+    """What tells the ids that a kernel chooses; None of a kernel that does not, and until 0.26."""
+    kernel = getattr(getattr(quant_method, "moe_kernel", None), "impl", None)
+    experts = getattr(kernel, "fused_experts", None)
+    tells = getattr(experts, "supports_routing_replay_capture", None)
+    return experts if tells is not None and tells() else None
 
 
 def _wrap(binding: Binding, owner: Any, name: str, record: Callable[[torch.Tensor], None]) -> None:

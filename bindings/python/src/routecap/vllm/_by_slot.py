@@ -62,6 +62,9 @@ vllm.v1.worker.gpu_model_runner
     GPUModelRunner.init_routed_experts_capturer(self)
     GPUModelRunner.get_model(self)
     GPUModelRunner: input_batch positions requests
+vllm.model_executor.layers.fused_moe.modular_kernel since 0.27
+    FusedMoEExpertsMonolithic.set_capture_fn(self, capture_fn)
+    FusedMoEExpertsMonolithic.supports_routing_replay_capture(self)
 vllm.v1.worker.gpu.model_runner since 0.28
     GPUModelRunner.execute_model(self, scheduler_output, ...)
     GPUModelRunner.sample_tokens(self, grammar_output)
