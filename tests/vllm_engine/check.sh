@@ -1,34 +1,16 @@
 #!/usr/bin/env bash
-# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA; 0.33 with its own model
-# runner (V2), whose kernels Triton's interpreter runs. Needs Python 3.12, fetches 1 GB for each
-# version the first time, and takes some minutes. On a GPU machine that has vLLM and routecap, `python3 check.py` is the same
-# on the device.
+# Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, in a release of each of
+# the three ways in which it captures; 0.33 with its own model runner (V2), whose kernels Triton's
+# interpreter runs. Needs Python 3.12, fetches 1 GB the first time, and takes some minutes. On a GPU
+# machine that has vLLM and routecap, `python3 check.py` is the same on the device. Every other
+# release: release.sh.
 #
 #   check.sh [VERSION...]     0.21, 0.26 and 0.33 unless named
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . examples/setup.sh && . tests/vllm_engine/environment.sh
 set +e
 
-here=$root/tests/vllm_engine
 versions=("$@")
 [ $# -gt 0 ] || versions=(0.21 0.26 0.33)
-need python3.12=python3.12-venv cc=gcc readelf=binutils
-
-# environment VERSION: makes it, once; afterwards $python is its interpreter.
-environment() {
-    local folder=$build/vllm_engine_$1 content pip
-    python=$folder/bin/python
-    content=$(cat "$here/requirements.txt" "$here/requirements-$1.txt")
-    [ "$(cat "$folder/requirements" 2> /dev/null)" != "$content" ] || return 0
-    say "setup: fetching vLLM $1 and PyTorch 2.11"
-    rm -rf "$folder"
-    PYENV_VERSION=$(pyenv versions --bare 2> /dev/null | grep '^3\.12' | tail -n 1) python3.12 -m venv "$folder" || exit 1
-    pip=("$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps)
-    "${pip[@]}" torch==2.11.0 nvidia-cuda-runtime==13.0.96 || exit 1
-    "${pip[@]}" -r "$here/requirements.txt" -r "$here/requirements-$1.txt" || exit 1
-    "$python" examples/torch_on_cpu.py
-    sed -i 's/^Version: \(.*\)$/Version: \1+cpu/' "$folder"/lib/python3.12/site-packages/vllm-"$1".0.dist-info/METADATA
-    printf '%s' "$content" > "$folder/requirements"
-}
 
 # blocks VERSION OPTIONS...: slots.py, once with each.
 blocks() {
@@ -43,7 +25,7 @@ blocks() {
 every_row() {
     local version=$1 options
     shift
-    environment "$version"
+    environment "$version.0"
     for options; do
         check "$version: every row, check.py $options" "$python" tests/vllm_engine/check.py $options
     done
@@ -67,7 +49,7 @@ check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500" \
         "--copies --preempt --prefix" "--copies --drafts --prefix --seed 7"
-    blocks 0.21 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
+    blocks 0.21 "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
     judged 0.21 capture=routecap "capture=own cache=" "--runs 2 drafts=1 blocks= cache=" "--runs 2 lora=1" "--runs 2 copies=1"
     check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix \
         --store "$build/vllm_engine_store"
@@ -81,7 +63,7 @@ check_0.21() {
 check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
         "--drafts --prefix" "--weights --preempt --prefix" "--copies --preempt --prefix"
-    blocks 0.26 "" "--sync --updates tag --blocks 24 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
+    blocks 0.26 "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
     judged 0.26 capture=routecap capture=own "--beside transformers_engine capture=routecap load=1"
     check "0.26: as if it were a version that nobody checked, next_version.py" "$python" tests/vllm_engine/next_version.py \
         "$build/vllm_engine_next"
@@ -89,7 +71,7 @@ check_0.26() {
 }
 check_0.33() {
     local options
-    environment 0.33
+    environment 0.33.0
     for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2"; do
         check "0.33: every row, check_033.py $options" "$python" tests/vllm_engine/check_033.py $options
     done
@@ -105,8 +87,6 @@ check_0.33() {
 install_library
 install_package
 
-export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 VLLM_ENGINE_ON_CPU=1 VLLM_CPU_KVCACHE_SPACE=1
-export VLLM_CACHE_ROOT=$build/vllm_engine_cache VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
-export VLLM_CPU_OMP_THREADS_BIND=nobind  # of workers in processes of their own
+export PYTHONPATH=$package
 for version in "${versions[@]}"; do "check_$version"; done
 closing

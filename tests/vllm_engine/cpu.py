@@ -1,24 +1,27 @@
-"""vLLM's engine, 0.21, 0.26 or 0.33, without a GPU, out of the wheel for CUDA. Import it before vllm.
+"""vLLM's engine, of any release from 0.21 on, without a GPU. Import it before vllm.
 
-What its kernels do, PyTorch does, as in examples/vllm/kernels.py. 0.33 runs with its own model
-runner (V2), whose kernels Triton's interpreter runs. It shows what the host does, and nothing about
-the device.
+What its kernels do, PyTorch does, as in examples/vllm/kernels.py, and Triton's interpreter runs
+those of model runner V2. It shows what the host does, and nothing about the device.
 """
 
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-V2 = version("vllm").startswith("0.33")
+from releases import V2
+
 if V2:
-    os.environ["TRITON_INTERPRET"] = os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    os.environ["TRITON_INTERPRET"] = "1"
     import triton.backends
 
     driver = SimpleNamespace(is_active=lambda: True)
     triton.backends.backends["cpu"] = SimpleNamespace(driver=driver, compiler=None)
+    import triton.language as tl
+    from triton.language.extra import libdevice
+
+    libdevice.log1p = lambda x: tl.log(1 + x)  # the interpreter has no body for it
 import torch
 
 for name in ("zeros", "empty"):

@@ -12,6 +12,7 @@ ON_CPU = os.environ.get("VLLM_ENGINE_ON_CPU") == "1"
 if ON_CPU:
     import cpu
 import numpy as np
+import releases
 import torch
 from vllm import LLM, SamplingParams
 
@@ -117,7 +118,7 @@ def options_of(model, capture, sizes=SIZES, eager=False, **arguments):
     options |= arguments
     if ON_CPU:
         options |= {"dtype": "float32", "enforce_eager": True}
-        options.setdefault("block_size", 32 if cpu.V2 else 16)
+        options.setdefault("block_size", releases.BLOCK)
         options["compilation_config"] = {"custom_ops": ["none"]}
         for name in ("gpu_memory_utilization", "kv_cache_memory_bytes"):
             options.pop(name, None)
@@ -163,13 +164,14 @@ def make(model, capture, seed=1, **arguments):
     return llm, runner
 
 
-def given(output, layers):
+def given(output, layers, completion=None):
     """What the caller got of a finished request, [rows, layers, k], and which cells of it are
     there, [rows, layers]; None if it got none.
 
     layers: those of the decoder that route.
+    completion: of several choices; the first unless it is given.
     """
-    completion = output.outputs[0]
+    completion = output.outputs[0] if completion is None else completion
     owners = [(completion, "routed_experts")]
     if hasattr(output, "prompt_routed_experts"):  # 0.21
         owners.insert(0, (output, "prompt_routed_experts"))
@@ -178,8 +180,8 @@ def given(output, layers):
         return None
     rows = np.concatenate([getattr(owner, name) for owner, name in found])
     masks = [getattr(owner, f"{name}_validity", None) for owner, name in found]
-    if masks[0] is None:  # vLLM's own
-        masks = [np.zeros(rows.shape[:2], bool)]
+    if masks[0] is None:  # with auxiliary outputs; vLLM's own, which says nothing
+        masks = [(rows[..., 0] != -1) & releases.AUX_OUTPUT]
     valid = np.concatenate(masks)
     if len(owners) == 1:  # with all layers of the decoder
         dense = [layer for layer in range(rows.shape[1]) if layer not in layers]
