@@ -40,6 +40,20 @@ def ask(name, feature):
     return {"check": name, "result": result, "what": what}
 
 
+def judged(engine, given, **more):
+    """The report of one clean run, as JSON, with what the engine can be asked for. more: what else
+    `judge` takes."""
+    features = given.pop("features", {})
+    given.pop("checkpoint", None)
+    asked = [ask(name, feature) for name, feature in features.items()]
+    report = conform.judge(engine, **given, **more)
+    for each in report.verdicts:
+        print(f"  {each.check}: {each.result} {'; '.join(each.what)}")
+    status = report.status or int(any(each["result"] == "fails" for each in asked))
+    verdicts = [*report.as_json()["verdicts"], *asked]
+    return report.as_json() | {"status": status, "verdicts": verdicts}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("engine")

@@ -1,5 +1,5 @@
-"""vLLM 0.21 or 0.26 in this process, with routecap or with its own capture; on the host if
-VLLM_ENGINE_ON_CPU is 1.
+"""vLLM in this process, with routecap or with its own capture; on the host if VLLM_ENGINE_ON_CPU is
+1, with the model runner that VLLM_USE_V2_MODEL_RUNNER says.
 
 capture: "routecap" or "own". cache: with the prefix cache, or "". blocks: of the cache, so few that
 requests are preempted, or "". drafts: by n-grams, with blocks="", cache="" and without n > 1: the
@@ -12,14 +12,13 @@ import itertools
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 for folder in ("vllm_engine", "engines"):
     sys.path.append(str(Path(__file__).resolve().parents[1] / folder))
 import engine as tested  # noqa: E402
+import releases  # noqa: E402
 from vllm import SamplingParams, __version__  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: E402
 
 import routecap  # noqa: E402
 import routecap.vllm  # noqa: E402
@@ -33,21 +32,17 @@ names = map(str, itertools.count())
 preempted = 0
 
 
-def prompt_of(output):
-    """What 0.21 gives of the prompt."""
-    name = "prompt_routed_experts"
-    return {name: getattr(output, name)} if hasattr(output, name) else {}
-
-
 def count_preemptions():
-    prepare = GPUModelRunner._prepare_inputs
+    kind = releases.runner_class()
+    execute = kind.execute_model
 
-    def prepare_inputs(runner, scheduler_output, *args, **kwargs):
+    def execute_model(runner, step, *args, **kwargs):
         global preempted
-        preempted += len(scheduler_output.preempted_req_ids or ())
-        return prepare(runner, scheduler_output, *args, **kwargs)
+        if not releases.is_dummy(args, kwargs):
+            preempted += len(step.preempted_req_ids or ())
+        return execute(runner, step, *args, **kwargs)
 
-    GPUModelRunner._prepare_inputs = prepare_inputs
+    kind.execute_model = execute_model
 
 
 def engine(
@@ -66,7 +61,6 @@ def engine(
     if capture == "routecap":
         capturers.set_options(capturers.Options(folder=tempfile.mkdtemp()))
         routecap.vllm.install()
-    count_preemptions()
     settings = {
         "async_scheduling": capture == "routecap" and not drafts,
         "enable_prefix_caching": bool(cache),
@@ -89,26 +83,20 @@ def engine(
         adapter = LoRARequest("adapter", 1, str(adapter_folder))
         settings |= {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
         settings["lora_target_modules"] = list(adapters.MODULES.values())
-    given = {
-        "model": routecap.models.describe(folder / "config.json"),
-        "vocabulary": vocabulary,
-        "checkpoint": folder,
-        "adapter": "adapter" if lora else "",
-    }
     if drafts:
         speculative = {"method": "ngram", "num_speculative_tokens": 4}
         speculative |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
         settings["speculative_config"] = speculative
-    made, given["features"] = judged(capture, folder, settings, adapter)
-    if capture != "routecap":
-        given["features"] = {}  # requests can ask it for nothing
-    return made, given
-
-
-def judged(capture, folder, settings, adapter):
     llm, runner = tested.make(folder, True, **settings, **tested.cache_of(1))
+    return of(llm, runner, capture, vocabulary, adapter, bool(drafts))
+
+
+def of(llm, runner, capture, vocabulary=VOCABULARY, adapter=None, drafts=False, about=()):
+    """An engine that is there, and what `judge` takes. about: what else its name says."""
     routes = tested.layers_that_route(llm)
     core, seeds = llm.llm_engine, itertools.count(2)
+    config = core.vllm_config
+    count_preemptions()
 
     def generate(requests):
         found, left = {}, []
@@ -143,7 +131,7 @@ def judged(capture, folder, settings, adapter):
         ]
 
     def routing(output):
-        found = tested.given(SimpleNamespace(outputs=[output[1]], **prompt_of(output[0])), routes)
+        found = tested.given(output[0], routes, output[1])
         return None if found is None else found[0]
 
     def update():
@@ -185,16 +173,17 @@ def judged(capture, folder, settings, adapter):
         "a dtype": dtype,
         "no capture of a request": nothing,
     }
-    if __version__.startswith("0.21"):
+    if releases.RELEASE < (0, 22):
         del features["a format: store"]  # for which that version needs a store in a file
-    name = ["prefix cache" if settings["enable_prefix_caching"] else "no prefix cache"]
+    if capture != "routecap":
+        features = {}  # requests can ask it for nothing
+    cached = config.cache_config.enable_prefix_caching
+    name = ["prefix cache" if cached else "no prefix cache", *about]
     name += ["adapter"] if adapter else []
-    name += ["drafts by n-grams"] if "speculative_config" in settings else []
+    name += ["drafts by n-grams"] if drafts else []
     name += ["PyTorch's copies"] if "late_copies" in sys.modules else []
     made = f"routecap {routecap.__version__}" if capture == "routecap" else "its own capture"
-    can = {"stop", "abort", *(["adapter"] if adapter else [])}
-    if "speculative_config" not in settings:
-        can.add("n")
+    can = {"stop", "abort", *(["adapter"] if adapter else []), *([] if drafts else ["n"])}
     engine = conform.Functions(
         f"vLLM {__version__}, {', '.join(name)}, {made}",
         generate,
@@ -205,4 +194,12 @@ def judged(capture, folder, settings, adapter):
         update=update,
         preemptions=lambda: preempted,
     )
-    return engine, features
+    folder = Path(config.model_config.model)
+    given = {
+        "model": routecap.models.describe(folder / "config.json"),
+        "vocabulary": vocabulary,
+        "checkpoint": folder,
+        "adapter": "adapter" if adapter else "",
+        "features": features,
+    }
+    return engine, given

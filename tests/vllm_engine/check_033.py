@@ -28,7 +28,7 @@ os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
 import engine  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from oracle_033 import Oracle  # noqa: E402
+from oracle import Oracle  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
 
 import routecap.vllm  # noqa: E402
@@ -67,7 +67,6 @@ assert type(runner).__module__.startswith("vllm.v1.worker.") and "gpu_model" not
 )
 connector = type(runner.aux_output_connector).__module__
 assert connector.startswith("vllm" if options.own else "routecap"), connector
-oracle.forget()
 front = llm.llm_engine
 LONGEST = front.vllm_config.model_config.max_model_len
 ROUTES = engine.layers_that_route(llm)
@@ -150,7 +149,7 @@ while i < REQUESTS or front.has_unfinished_requests():
     for output in front.step():
         take(output)
     steps += 1
-lives, odd = oracle.lives()
+lives, odd = oracle.lives, +oracle.odd
 
 
 def judge(name, index):
@@ -177,7 +176,7 @@ def judge(name, index):
     dense = [layer for layer in range(array.shape[1]) if layer not in ROUTES]
     counts["WRONG layers without a router"] += bool((array[:, dense] != FILL).any())
     for position, row in enumerate(array[:, ROUTES].astype(np.int32), one["first"]):
-        truths = [life.truth[position] for life in lives[internal] if position in life.truth]
+        truths = [life[position] for life in lives[internal] if position in life]
         judge_row(name, position, row, truths)
 
 
@@ -186,15 +185,15 @@ def judge_row(name, position, row, truths):
     if not truths:
         counts["WRONG of nobody"] += 1
         return
-    how = truths[-1][2]
-    if any((row == ids).all() for ids, _, _ in truths):  # of an earlier life, if it came out then
+    how = "hit" if truths[-1].hit else "computed"
+    if any((row == each.ids).all() for each in truths):  # of an earlier life, if it came out then
         counts[f"right, {how}"] += 1
     elif (row == FILL).all():
         counts[f"WRONG missing, {how}"] += 1
-        notes.append((name, position, "missing", [version for _, version, _ in truths]))
+        notes.append((name, position, "missing", [each.version for each in truths]))
     else:
         counts[f"WRONG rows, {how}"] += 1
-        notes.append((name, position, [version for _, version, _ in truths], oracle.version))
+        notes.append((name, position, [each.version for each in truths], oracle.version))
 
 
 for name, one in asked.items():
@@ -202,7 +201,9 @@ for name, one in asked.items():
         judge(name, index)
 for note in notes[:12]:
     print(*note)
-print(f"steps {steps}, preempted {oracle.preempted}, versions {oracle.version}, odd {dict(odd)}")
+print(
+    f"steps {steps}, begun anew {oracle.begun_anew()}, versions {oracle.version}, odd {dict(odd)}"
+)
 counts = +counts
 for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")

@@ -45,7 +45,7 @@ passed = failed = 0
 
 def watch_routers():
     """In the process that has the worker: an oracle, before the worker makes its runner."""
-    from oracle_033 import Oracle
+    from oracle import Oracle
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     init_device = WorkerWrapperBase.init_device
