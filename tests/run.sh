@@ -319,6 +319,7 @@ llama-server|full|1|bash examples/llama_server/check.sh
 vllm|full|9|bash examples/vllm/check.sh
 conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash tests/vllm_engine/check.sh
+vllm-releases|full|60|bash tests/vllm_engine/release.sh
 sglang|full|60|bash tests/sglang_engine/check.sh
 more-random|full|9|more_random
 more-faults|full|9|more_faults
