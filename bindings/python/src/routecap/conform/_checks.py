@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,21 @@ from .._errors import error
 from ..doctor._case import Case
 from ..doctor._subject import Bools, Found, Subject
 from ..models import Description
-from ._compare import Layers, Tally, compare, in_common, limit_of, mean, rows_of, shares
-from ._engines import Answer, CannotError, Engine, Request
+from ._compare import (
+    HIDES,
+    Layers,
+    Noise,
+    Tally,
+    chance_of,
+    compare,
+    in_common,
+    limit_of,
+    mean,
+    noise_of,
+    rows_of,
+    shares,
+)
+from ._engines import Answer, CannotError, Engine, RefusedError, Request
 
 _BLOCK = 16
 """Tokens: how caches divide prompts, most often."""
@@ -67,6 +81,10 @@ class Run:
         low = self.vocabulary // 8  # special tokens are the first or the last
         high = max(self.vocabulary // 2, low + 2)
         self._pool = self._random.sample(range(low, high), min(48, high - low))
+        self._several = [
+            Request(self.prompt(self.tokens * (2 + at % 5) // 4), self.generated - at % 3)
+            for at in range(self.requests)
+        ]
 
     def prompt(self, tokens: int | None = None) -> tuple[int, ...]:
         """A new one of random tokens, of which many come again, none beside itself."""
@@ -115,6 +133,35 @@ class Run:
         """The answer to a request that is in the engine alone."""
         return self.ask(request)[0][0]
 
+    @cached_property
+    def alone_and_among(self) -> list[tuple[Answer, Answer]]:
+        """The answers to requests of several lengths, each alone and among the others."""
+        check, self.check = self.check, "batch"
+        try:
+            alone = [self.one(each) for each in self._several]
+            among = self.ask(*self._several[::-1])[::-1]
+        finally:
+            self.check = check
+        return [(one, other) for one, (other, *_) in zip(alone, among)]
+
+    @cached_property
+    def noise(self) -> Noise:
+        """Of the engine. What `batch` compares shows it."""
+        try:
+            return noise_of(self.alone_and_among)
+        except (CannotError, RefusedError):
+            return Noise()
+
+    def examined(self, cases: Mapping[str, Case], **given: Any) -> tuple[doctor.Report, bool]:
+        """What the doctor says of answers, and whether the engine's noise may be what it says no
+        more, since only rows are reported that are as far off as those of another text."""
+        report = doctor.examine(cases, model=self.model, **given)
+        if not _differ(report) or not self.noise.hides:
+            return report, False
+        alike = chance_of(self.noise.limit)
+        far = doctor.examine(cases, model=self.model, alike=alike, **given)
+        return far, _differ(far) < _differ(report)
+
     def need(self, name: str) -> None:
         if name not in self.engine.can:
             raise CannotError(f"the engine cannot do it: {name.replace('_', ' ')}")
@@ -128,7 +175,7 @@ class Run:
     ) -> Iterator[Found]:
         """equal: as of `compare`."""
         own = Tally()
-        yield from compare(one, other, what, like, own, self.layers, equal)
+        yield from compare(one, other, what, like, own, self.layers, lambda: self.noise, equal)
         self.tally.add(own)
         if equal:
             self.equal.add(own)
@@ -138,6 +185,11 @@ class Run:
         out of a cache, the batches are equal."""
         equal = one.cached is not None and one.cached == other.cached
         yield from self.same(one, other, what, like, equal)
+
+
+def _differ(report: doctor.Report) -> int:
+    """How many findings are of rows that are less alike than rows of equal tokens are."""
+    return sum(each.check in ("prefix", "model") for each in report.findings)
 
 
 def rows(run: Run) -> Iterator[Found]:
@@ -201,7 +253,9 @@ def each(run: Run) -> Iterator[Found]:
     for group in by_weights.values():
         cases = {name: case for name, (case, _) in group.items()}
         tokens = {name: tokens for name, (_, tokens) in group.items()}
-        report = doctor.examine(cases, tokens=tokens, model=run.model)
+        report, hidden = run.examined(cases, tokens=tokens)
+        if hidden and (note := f"{run.noise}: {HIDES}") not in run.notes:
+            run.notes.append(note)
         unseen = {f"not checked: {reason.check}: {reason.why}" for reason in report.not_checked}
         run.notes += sorted(each for each in unseen if "(--" not in each and each not in run.notes)
         for finding in report.findings:
@@ -297,12 +351,7 @@ def prefix(run: Run) -> Iterator[Found]:
 
 def batch(run: Run) -> Iterator[Found]:
     """A request has the same rows alone and among others."""
-    requests = [
-        Request(run.prompt(run.tokens * (2 + number % 5) // 4), run.generated - number % 3)
-        for number in range(run.requests)
-    ]
-    alone = [run.one(each) for each in requests]
-    for one, (other,) in zip(alone, run.ask(*requests[::-1])[::-1]):
+    for one, other in run.alone_and_among:
         yield from run.same(one, other, "a request among others", "F24")
 
 
@@ -502,16 +551,13 @@ def model(run: Run) -> Iterator[Found]:
     """The model itself, given the tokens, chooses the same."""
     if run.live is None:
         raise CannotError("there is no model to ask (--model)")
-    answers = run.ask(*(run.request() for _ in range(3)))
+    answers, in_noise = run.ask(*(run.request() for _ in range(3))), False
     for [answer] in answers:
         case = replace(rows_of(answer), name="answer")
-        report = doctor.examine(
-            {"answer": case},
-            tokens=answer.tokens,
-            model=run.model,
-            live=run.live,
-            control=True,
+        report, hidden = run.examined(
+            {"answer": case}, tokens=answer.tokens, live=run.live, control=True
         )
+        in_noise = in_noise or hidden
         for reason in report.not_checked:
             if reason.check == "model":
                 raise CannotError(reason.why)
@@ -519,6 +565,8 @@ def model(run: Run) -> Iterator[Found]:
         for finding in report.findings:
             if finding.check == "model":
                 yield Found(finding.what, finding.meaning, finding.like.split()[0])
+    if in_noise:
+        raise CannotError(f"{run.noise}: {HIDES}")
 
 
 ALL: dict[str, Callable[[Run], Iterator[Found]]] = {

@@ -8,7 +8,7 @@ right one than any two rows have. So a row counts as another one where it is nea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,15 @@ _IN_LAYER = 1 / 4
 """Of the cells of a layer, how many may differ where those beside it hardly do,"""
 _BESIDE = 1 / 8
 """which is this much less: rounding that changes a layer changes the next as well."""
+HIDES = "this noise hides faults"
+_NOISY = 2 / 5
+"""Of the rows of equal tokens in different batches, how many may differ in part. Beyond, noise makes
+other rows as well, one behind the other."""
+_SOME = 4
+"""Rows of a request, at least, for it to show how much noise there is."""
+_FAR = 8
+"""Rows one behind the other that noise leaves nearer to the right ones than to those of others, on
+average, by as much again."""
 _TELLS = 0.75
 """How alike a row and its neighbour may be, so that rows can be told apart."""
 _SHIFTED = 0.9
@@ -83,6 +92,8 @@ class Tally:
     cells: int = 0
     cells_different: int = 0
     cells_missing: int = 0
+    rows_hidden: int = 0
+    """Of comparisons in which the engine's noise hides faults. They are counted in nothing below."""
     rows_in_part: int = 0
     """Differ and are no other ones."""
     rows_other: int = 0
@@ -91,8 +102,8 @@ class Tally:
 
     @property
     def noisy(self) -> bool:
-        """Most rows differ in part, so that some other ones say nothing."""
-        return self.rows_in_part > self.rows / 2
+        """Most rows differ in part, or may, so that some other ones say nothing."""
+        return self.rows_in_part + self.rows_hidden > self.rows / 2
 
     @property
     def most_other(self) -> float:
@@ -117,6 +128,55 @@ def limit_of(case: Case) -> float:
             "apart"
         )
     return (1 + neighbours) / 2
+
+
+def chance_of(limit: float) -> float:
+    """How far rows are at most, as a share of ids, that have no more in common than any two: half
+    as far from the limit as rows that are equal."""
+    return limit - (1 - limit) / 2
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How rows of equal tokens differ in different batches of an engine."""
+
+    in_part: float = 0.0
+    """Of the rows that are no other ones, how many differ."""
+    same: float = 1.0
+    """Of their ids, how many do not."""
+    limit: float = 1.0
+    """As of `limit_of`."""
+
+    @property
+    def hides(self) -> bool:
+        """So much of it is there that a fault of a few rows could be noise."""
+        return self.in_part > _NOISY
+
+    def __str__(self) -> str:
+        return (
+            f"{self.in_part:.0%} of the rows of equal tokens differ in another batch, and have "
+            f"{self.same:.0%} of their ids in common, those of other tokens {2 * self.limit - 1:.0%}"
+        )
+
+
+def noise_of(pairs: Iterable[tuple[Answer, Answer]]) -> Noise:
+    """Of requests, each computed in two batches. Rows count from the first that differs on: those
+    before may be out of a cache. Other rows are left out and the median of the requests is taken, so
+    that a fault in some of the rows, or of the requests, is no noise."""
+    found = []
+    for one, other in pairs:
+        try:
+            ours = rows_of(one)
+            limit = limit_of(ours)
+            by_row = mean(shares(ours, rows_of(other))[: in_common(one, other)], axis=1)
+        except CannotError:
+            continue
+        own = by_row[by_row >= limit]
+        if (own < 1).any():
+            own = own[int((own < 1).argmax()) :]
+        if len(own) >= _SOME:
+            found.append((float((own < 1).mean()), float(own.mean()), limit))
+    return Noise(*np.median(found, axis=0).tolist()) if found else Noise()
 
 
 @dataclass
@@ -183,11 +243,13 @@ def compare(
     like: str,
     tally: Tally,
     layers: Layers,
+    noise: Callable[[], Noise],
     equal: bool = False,
 ) -> Iterator[Found]:
     """Rows of tokens that both answers have in common have to be the same. What is compared is
     added to the tally.
 
+    noise: of the engine, which is asked for where rows differ in part.
     equal: the engine computed the same both times, and nothing else, so that nothing rounds
         otherwise.
     """
@@ -210,7 +272,11 @@ def compare(
         rows_in_part=int((by_row[~others] < 1).sum()),
         rows_other=int(others.sum()),
     )
-    if own.rows_in_part <= own.rows * _QUIET:
+    quiet = own.rows_in_part <= own.rows * _QUIET
+    hidden = not quiet and not equal and noise().hides
+    if hidden:
+        own.rows_hidden, own.rows_in_part, own.rows_other = own.rows, 0, 0
+    if quiet:
         ends = {each.first + len(each.ids) - 1 for each in (ours, theirs)}
         own.ends_other = sum(bool(others[row]) for row in ends if row < len(others))
     tally.add(own)
@@ -218,8 +284,12 @@ def compare(
     layers.add(found[~others], ours)
     if not own.rows:
         return
-    longest = max(runs(others), key=lambda run: run[1] - run[0], default=(0, 0))
-    if longest[1] - longest[0] >= IN_A_ROW and (equal or not own.noisy):
+    if hidden:
+        limit = chance_of(limit)
+        longest = _farthest(by_row, limit)
+    else:
+        longest = max(runs(others), key=lambda run: run[1] - run[0], default=(0, 0))
+    if longest[1] - longest[0] >= IN_A_ROW and (hidden or equal or not own.noisy):
         yield Found(
             f"rows {longest[0]} to {longest[1] - 1} differ in {what}: "
             f"{mean(by_row[slice(*longest)]):.0%} of the ids are the same",
@@ -243,6 +313,15 @@ def compare(
             "The engine computed the same both times: these ids are changed, or drawn at random.",
             like,
         )
+
+
+def _farthest(by_row: NDArray[np.float64], limit: float) -> tuple[int, int]:
+    """Of the rows one behind the other those that have least in common, if that is below the limit."""
+    if len(by_row) < _FAR:
+        return 0, 0
+    windows = mean(np.lib.stride_tricks.sliding_window_view(by_row, _FAR), axis=1)
+    at = int(np.where(np.isnan(windows), 1, windows).argmin())
+    return (at, at + _FAR) if windows[at] < limit else (0, 0)
 
 
 def many(tally: Tally, like: str) -> Found:

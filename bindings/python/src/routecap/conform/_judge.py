@@ -13,7 +13,7 @@ from ..doctor._examine import like
 from ..doctor._subject import Found
 from ..models import Description
 from ._checks import ALL, Run
-from ._compare import Layers, Tally, many
+from ._compare import HIDES, Layers, Tally, many
 from ._engines import CannotError, Engine, RefusedError
 
 _ALONE = ("rows", "each")
@@ -173,10 +173,13 @@ def _verdict(run: Run, name: str) -> Verdict:
                 )
             )
         if not found and tally.noisy:
-            noise = "most rows that it compares differ in part: this noise hides faults"
+            noise = "most rows that it compares differ in part"
+            noise = f"{run.noise if tally.rows_hidden else noise}: {HIDES}"
             if not run.equal.rows or run.equal.noisy:
                 raise CannotError(noise)
             run.notes.append(f"{noise} but in the {run.equal.rows} rows of equal batches")
+        elif tally.rows_hidden:
+            run.notes.append(f"{run.noise}: {HIDES} in {tally.rows_hidden} of {tally.rows} rows")
         if not found and tally.cells_missing > tally.cells:
             raise CannotError("most cells that it compares are missing, and marked so")
     except RefusedError as reason:

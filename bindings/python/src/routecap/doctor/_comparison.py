@@ -12,9 +12,6 @@ from .._samples import Sample
 from ._case import of_sample
 from ._subject import Found, NotCheckedError, Subject, away, runs
 
-ALIKE = 0.8
-"""Share of the ids that two captures of one text have in common, at least. Other kernels, batches
-and precisions change up to a tenth of the choices; one row further a fraction is the same."""
 SHIFTS = range(-8, 9)
 _STALE = 8
 """Rows one behind the other, of which less than half is alike."""
@@ -155,7 +152,10 @@ def _compare(subject: Subject, other: Subject, name: str) -> Iterator[Found]:
     compared = overlap(subject, other)
     if not compared.rows:
         raise NotCheckedError(f"{name} has no cell in common with it")
-    if subject.control and (shifted := overlap(subject, other, 1, most=_SAMPLED).share) >= ALIKE:
+    if (
+        subject.control
+        and (shifted := overlap(subject, other, 1, most=_SAMPLED).share) >= subject.alike
+    ):
         raise NotCheckedError(
             f"the control failed: shifted by one row it is {shifted:.0%} like {name}, too"
         )
@@ -163,7 +163,7 @@ def _compare(subject: Subject, other: Subject, name: str) -> Iterator[Found]:
         f"{compared.share:.1%} of the ids are those of {name}, "
         f"and {compared.same:.1%} of the cells, in {compared.rows} rows"
     )
-    if compared.share >= ALIKE:
+    if compared.share >= subject.alike:
         with np.errstate(invalid="ignore"):
             stale = [run for run in runs(compared.by_row < 0.5) if run[1] - run[0] >= _STALE]
         for first, end in stale:
@@ -182,14 +182,14 @@ def _compare(subject: Subject, other: Subject, name: str) -> Iterator[Found]:
         if abs(shift) < subject.ids.shape[1]
     }
     layer = max(by_layer, key=lambda shift: (by_layer[shift], -abs(shift)))
-    if best and shifts[best] >= max(ALIKE, by_layer[layer]):
+    if best and shifts[best] >= max(subject.alike, by_layer[layer]):
         yield Found(
             f"row p is row p{best:+} of {name}: {shifts[best]:.0%} of the ids there, "
             f"{compared.share:.0%} at the same position",
             f"Every row is the routing of the token {away(best)}.",
             "F07",
         )
-    elif layer and by_layer[layer] >= ALIKE:
+    elif layer and by_layer[layer] >= subject.alike:
         yield Found(
             f"each layer is the one {away(layer)} of {name}: {by_layer[layer]:.0%} of the ids "
             f"there, {compared.share:.0%} in the same",

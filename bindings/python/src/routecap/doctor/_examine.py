@@ -16,7 +16,7 @@ from ..models import Description
 from . import _alone, _comparison, _token_checks
 from ._case import Case
 from ._cases import token_ids
-from ._subject import Found, NotCheckedError, Subject
+from ._subject import ALIKE, Found, NotCheckedError, Subject
 
 _CHECKS: dict[str, Callable[[Subject], Iterator[Found]]] = {
     "shape": _alone.shape,
@@ -124,6 +124,7 @@ def examine(
     model: Description | None = None,
     live: Callable[[NDArray[np.int64]], Routing] | None = None,
     control: bool = False,
+    alike: float = ALIKE,
 ) -> Report:
     """Look for what is wrong with routings.
 
@@ -136,6 +137,7 @@ def examine(
         live: A function that gives what a model chooses for a text (see `routing_of_model`).
         control: Also compare a copy that is shifted by one row with `against` and `live`. If the
             shift is not noticed, the comparison proves nothing, and counts as not made.
+        alike: The share of the ids that two routings of one text have in common, at least.
 
     Raises:
         Error: No case has the name of given tokens or captures, or the tokens are not token ids.
@@ -146,7 +148,9 @@ def examine(
     subjects = []
     for name, case in cases.items():
         ids, are_ids = _tokens_of(case, given.get(name), texts)
-        subjects.append(Subject(case, ids, are_ids, captures.get(name), model, live, control))
+        subjects.append(
+            Subject(case, ids, are_ids, captures.get(name), model, live, control, alike)
+        )
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     checked: dict[str, tuple[str, ...]] = {}

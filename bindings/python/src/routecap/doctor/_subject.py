@@ -16,6 +16,10 @@ from ._case import Case
 
 _CELLS = 1 << 20  # looked at in one go: bounds the memory that a long routing takes
 
+ALIKE = 0.8
+"""Share of the ids that two captures of one text have in common, at least. Other kernels, batches
+and precisions change up to a tenth of the choices; one row further a fraction is the same."""
+
 _NO_EXPERT = 1 << 31
 """An id from here on is none, but may be in a file."""
 
@@ -46,6 +50,7 @@ class Subject:
     model: Description | None
     live: Callable[[NDArray[np.int64]], Routing] | None
     control: bool
+    alike: float = ALIKE
     others: list[Subject] = field(default_factory=list)
     """The other cases that are examined."""
     notes: list[str] = field(default_factory=list)

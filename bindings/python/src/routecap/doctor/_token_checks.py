@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._constants import DIGEST_TOKENS
-from ._comparison import ALIKE, SHIFTS, overlap
+from ._comparison import SHIFTS, overlap
 from ._alone import CHANCE
 from ._subject import Found, NotCheckedError, Subject, away, runs
 
@@ -197,7 +197,7 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> int:
 def _begins_otherwise(subject: Subject, shared: int, other: Subject) -> Iterator[Found]:
     """Report a text whose first `shared` tokens are those of another, while the rows differ."""
     compared = overlap(subject, other, end=shared)
-    if compared.rows >= _STALE and compared.share < ALIKE:
+    if compared.rows >= _STALE and compared.share < subject.alike:
         yield Found(
             f"it begins with {shared} tokens as {other.case.name} does; {compared.share:.0%} of "
             "the ids are the same",
