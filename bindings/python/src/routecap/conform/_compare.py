@@ -273,7 +273,8 @@ def compare(
         rows_other=int(others.sum()),
     )
     quiet = own.rows_in_part <= own.rows * _QUIET
-    hidden = not quiet and not equal and noise().hides
+    to_end = others.any() and not (by_row[others.argmax() :] == 1).any()  # as noise, once it began
+    hidden = not equal and bool(to_end or not quiet) and noise().hides
     if hidden:
         own.rows_hidden, own.rows_in_part, own.rows_other = own.rows, 0, 0
     if quiet:
