@@ -106,7 +106,7 @@ if options.json:
     )
     print(f"conform: status {report['status']}, {seconds()}", flush=True)
 draw, counts, notes = random.Random(options.seed), collections.Counter(), []
-shared = [[random.Random(i).randrange(VOCABULARY) for _ in range(LONGEST)] for i in range(3)]
+shared = [random.Random(i).choices(range(VOCABULARY), k=LONGEST) for i in range(3)]
 requests, without, number = {}, set(), 0  # without: those that are off
 
 

@@ -221,7 +221,7 @@ init_none_hash(lambda value: hashlib.sha256(repr(value).encode()).digest())
 hasher = get_request_block_hasher(
     options.block, lambda value: hashlib.sha256(repr(value).encode()).digest()
 )
-shared = [[random.Random(i).randrange(VOCABULARY) for _ in range(LONGEST)] for i in range(3)]
+shared = [random.Random(i).choices(range(VOCABULARY), k=LONGEST) for i in range(3)]
 requests, following, number = {}, {}, 0  # following: the position that comes next
 
 
