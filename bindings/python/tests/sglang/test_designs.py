@@ -193,3 +193,13 @@ def test_a_router_of_another_width_than_the_configuration_says_is_refused(start,
     engine.capturer.capture(0, stand_in.torch.zeros((4, K - 1), dtype=stand_in.torch.int32))
     assert engine.capturer.failed
     assert f"shape (4, {K - 1}), and the model's configuration says {K}" in caplog.text
+
+
+def test_what_a_session_is_told_of_a_request_may_be_more_than_the_request(start):
+    """Until 0.5.20 it is told whether the tree takes it, and a session of SGLang's newest cache is
+    told of every request: the scheduler ended with a TypeError."""
+    engine = start()
+    request = Request([1, 2, 3], most=1)
+    engine.generate([request])
+    _hooks.kept_by_session(False, None, request, is_insert=True)
+    assert not engine.capturer.failed

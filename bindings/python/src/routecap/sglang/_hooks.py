@@ -567,7 +567,7 @@ def _kind_of(cache: Any) -> str | None:
     return None
 
 
-def kept_by_session(kept: bool, session: Any, req: Any) -> None:
+def kept_by_session(kept: bool, session: Any, req: Any, *args: Any, **kwargs: Any) -> None:
     """A streaming session keeps the KV of its last turn, outside of the tree."""
     if _capturer is not None:
         _capturer.softly(_kept_by_session, _capturer, req, kept)
