@@ -158,8 +158,9 @@ def pip(*arguments: str) -> str:
 
 
 def releases_of(name: str) -> list[str]:
-    """Newest first, without what comes before releases."""
-    found = re.search(r"Available versions: (.*)", pip("index", "versions", name))
+    """Newest first, whichever Python they need, without what comes before releases."""
+    said = pip("index", "versions", "--ignore-requires-python", name)
+    found = re.search(r"Available versions: (.*)", said)
     if found is None:
         raise Untold(f"pip index versions {name} names no versions")
     releases = [each for each in found[1].split(", ") if not Version(each).is_prerelease]
