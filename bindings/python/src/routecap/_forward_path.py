@@ -475,9 +475,7 @@ class ForwardPath(Opened):
             layers["layer"], layers["ids"] = list(given), addresses
             if table_addresses:
                 layers["table"] = table_addresses
-        flags = (SourceFlag.OVERLAP if overlap else 0) | (
-            SourceFlag.WHOLE_STEP if whole_step else 0
-        )
+        flags = SourceFlag.OVERLAP * overlap | SourceFlag.WHOLE_STEP * whole_step
         source = structs.source(**first, offset=offset, flags=flags)
         held = given, per_layer, live_rows, row_base, row_index
         return LayerSources(source, layers, start, held, whole_step)

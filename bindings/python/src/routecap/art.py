@@ -44,7 +44,7 @@ def write(answer: Mapping[str, Any] | bytes, routings: Mapping[int, Routing]) ->
     if len(experts) != 1:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
-            f"the routings have {sorted(experts)} experts: an answer has those of one model",
+            f"the routings have {sorted(experts)} experts: give those of one model",
         )
     said = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
     body = [_HEAD.pack(_MAGIC, len(said), len(routings), *experts), said]
@@ -84,24 +84,26 @@ def read(body: bytes, **hint: Unpack[WireHint]) -> tuple[dict[str, Any], dict[in
 
     magic, length, arrays, experts = _HEAD.unpack(take(_HEAD.size, "its head"))
     if magic != _MAGIC:
-        raise error(Status.ERR_FORMAT, f"the body begins with {magic!r}, not with {_MAGIC!r}")
+        raise error(Status.ERR_FORMAT, f"the body must begin with {_MAGIC!r}, not {magic!r}")
     try:
         answer: Any = json.loads(take(length, "its JSON"))
     except ValueError as reason:
-        raise error(Status.ERR_FORMAT, f"the JSON of the body is damaged: {reason}") from None
+        raise error(
+            Status.ERR_FORMAT, f"the JSON of the body is damaged, take it again: {reason}"
+        ) from None
     if not isinstance(answer, dict):
-        raise error(Status.ERR_FORMAT, "the JSON of the body is no object")
+        raise error(Status.ERR_FORMAT, "the JSON of the body must be an object")
     routings: dict[int, Routing] = {}
     for _ in range(arrays):
         choice, code, rows, columns, k = _ARRAY.unpack(take(_ARRAY.size, "the head of an array"))
         if code not in _TYPES:
             raise error(Status.ERR_FORMAT, f"an array has ids of type {code}; there are 1 and 2")
         if choice in routings:
-            raise error(Status.ERR_FORMAT, f"choice {choice} has two arrays")
+            raise error(Status.ERR_FORMAT, f"choice {choice} must have one array, not two")
         dtype = _TYPES[code]
         ids = take(rows * columns * k * dtype.itemsize, "an array")
         known: WireHint = {"experts": experts, "columns": columns, "k": k, "dtype": dtype}
         routings[choice] = routing_of(ids, known, hint)
     if at != len(body):
-        raise error(Status.ERR_FORMAT, f"{len(body) - at} bytes follow the last array")
+        raise error(Status.ERR_FORMAT, f"{len(body) - at} bytes follow the last array: leave them out")
     return answer, routings

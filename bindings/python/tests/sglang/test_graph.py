@@ -28,7 +28,7 @@ class Machine:
     def record(self, layer, ids, *, columns=None):
         self.log.append(f"layer {layer} on {self.main}")
 
-    def layer_sources(self, ids, *, columns=None):
+    def layer_sources(self, ids, *, columns, whole_step):
         return types.SimpleNamespace(layers=list(ids))
 
     def record_layers(self, sources, *, stream=None):

@@ -113,7 +113,7 @@ def remove_the_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     ("remove", "place", "why"),
     [
         (remove_a_parameter, "generate", r"\(self, prompts\) has no parameter inputs"),
-        (remove_a_field, "its requests", "RequestState has no position_offset"),
+        (remove_a_field, "its requests", "RequestState must have position_offset"),
         (remove_an_operation, "caches", "DynamicLayer has no get_seq_length"),
         (
             remove_the_dispatch,

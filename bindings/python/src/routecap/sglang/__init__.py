@@ -33,10 +33,13 @@ def plugin() -> None:
     options = Options.from_environment()
     found = _versions.find(_versions.installed(), options)
     if found.why:
-        logger.error("%s. Routed experts are SGLang's own", found.why)
+        logger.error("Routed experts are SGLang's own: %s", found.why)
         return
     if not found.checked:
-        logger.warning("routed experts: routecap is not checked with SGLang %s", found.number)
+        logger.warning(
+            "routed experts: routecap is not checked with SGLang %s: look at what conform says of it",
+            found.number,
+        )
     import_module("._hooks", __name__).register(found.design, options, _apply(found.design))
 
 

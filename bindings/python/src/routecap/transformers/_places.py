@@ -70,7 +70,7 @@ def expect_known(model: nn.Module, unchecked: bool | None) -> str:
     if bad or not unchecked:
         raise ValueError(_why(release, fits, bad))
     note = f"not checked with transformers {release}"
-    logger.warning("routecap is %s: it knows %s", note, KNOWN)
+    logger.warning("routecap is %s: take one of %s for rows that were checked", note, KNOWN)
     return note
 
 
@@ -150,7 +150,7 @@ def _expect_requests() -> None:
         owner = _of(f"{BATCHING}.{module}", kind)
         said = {*getattr(owner, "__annotations__", ()), *_assigned(owner)}
         if missing := [name for name in names if name not in said]:
-            raise ValueError(f"{kind} has no {missing[0]}")
+            raise ValueError(f"{kind} must have {missing[0]}")
 
 
 def _assigned(kind: Any) -> set[str]:
