@@ -105,5 +105,7 @@ def read(body: bytes, **hint: Unpack[WireHint]) -> tuple[dict[str, Any], dict[in
         known: WireHint = {"experts": experts, "columns": columns, "k": k, "dtype": dtype}
         routings[choice] = routing_of(ids, known, hint)
     if at != len(body):
-        raise error(Status.ERR_FORMAT, f"{len(body) - at} bytes follow the last array: leave them out")
+        raise error(
+            Status.ERR_FORMAT, f"{len(body) - at} bytes follow the last array: leave them out"
+        )
     return answer, routings
