@@ -160,7 +160,7 @@ class Newest(unittest.TestCase):
         self.assertIn("vllm: ", untold[0])
         self.assertIn("states no releases: RELEASES, FIRST and LAST", untold[0])
         self.assertIn("torchtitan 0.4.0: sglang ==9.9 allows no release", untold[1])
-        self.assertIn("trl: pip index versions trl: ERROR", untold[2])
+        self.assertIn("index versions --ignore-requires-python trl: ERROR", untold[2])
 
 
 if __name__ == "__main__":
