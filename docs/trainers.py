@@ -45,13 +45,16 @@ def row(trainer, runs, engines):
         if (run["engine"], run["version"]) == (engine, version)
         and run["capture"].startswith("routecap")
     ]
-    newest = max(found, key=lambda run: run["date"], default=None)
+    newest = max(found, key=lambda run: (run["date"], "counts" in run), default=None)
     if newest is None:
         cells.append("not run")
-    elif "fails" in newest["results"].values():
-        cells.append(f"**fails**, {newest['date']} ({newest['commit']})")
     else:
-        cells.append(f"{newest['date']} ({newest['commit']})")
+        counts = newest.get("counts", {})
+        bad = counts.get("failed") or counts.get("wrong")
+        bad = bad or "fails" in newest.get("results", {}).values()
+        rows = f": {counts['rows']:,} rows, {counts['wrong']} wrong" if "rows" in counts else ""
+        said = f"{newest['date']} ({newest['commit']}){rows}"
+        cells.append(f"**fails**, {said}" if bad else said)
     whole = [run for run in runs if all(run[key] == trainer[key] for key in SAME)]
     if whole:
         [run] = whole
