@@ -11,8 +11,8 @@
         --device NAME              where they ran; default: the host
 
 A run is older than its adapter if the adapter's code is another one than at that run. Code is the
-syntax tree of its Python files without docstrings, or the text of its C files: comments and layout
-do not count. What an engine captures by itself has no adapter here, and is never older.
+syntax tree of its Python files without docstrings and imports, or the text of its C files: comments,
+layout, and where a name comes from do not count. What an engine captures by itself has no adapter here, and is never older.
 """
 
 import argparse
@@ -49,12 +49,16 @@ def code(file):
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [each for each in body if not is_text(each)]
+            node.body = [each for each in body if not is_text(each) and not is_import(each)]
     return ast.dump(tree)
 
 
 def is_text(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_import(node):
+    return isinstance(node, (ast.Import, ast.ImportFrom))
 
 
 def digest(run):
