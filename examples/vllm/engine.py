@@ -1,6 +1,6 @@
 """vLLM's engine on the CPU, driven step by step."""
 
-import kernels  # isort: skip  before vllm
+import cpu_kernels  # isort: skip  before vllm
 from dataclasses import dataclass
 from pathlib import Path
 

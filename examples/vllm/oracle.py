@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-import kernels
+import cpu_kernels
 
 TIE = 1e-5  # difference of the last chosen and the first other probability under which two engines may choose differently
 
@@ -24,7 +24,7 @@ class Recording:
         self.ids = {}  # request, position, token: the same, once for each time that it was computed
         self.steps = []  # request: rows
         runner.model.register_forward_pre_hook(self._begin, with_kwargs=True)
-        kernels.observers.append(self._observe)
+        cpu_kernels.observers.append(self._observe)
 
     def _begin(self, model, args, kwargs):
         batch, starts = self._runner.input_batch, self._runner.query_start_loc.np

@@ -1,6 +1,6 @@
 """vLLM's engine, of any release from 0.21 on, without a GPU. Import it before vllm.
 
-What its kernels do, PyTorch does, as in examples/vllm/kernels.py, and Triton's interpreter runs
+What its kernels do, PyTorch does, as in examples/vllm/cpu_kernels.py, and Triton's interpreter runs
 those of model runner V2. It shows what the host does, and nothing about the device.
 """
 
@@ -33,16 +33,16 @@ for name in ("zeros", "empty"):
     setattr(torch, name, unpinned)
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "vllm"))
-import kernels  # noqa: E402
+import cpu_kernels  # noqa: E402
 
-kernels.Immediate.device = torch.device("cpu")
+cpu_kernels.Immediate.device = torch.device("cpu")
 from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method  # noqa: E402
 from vllm.platforms.cpu import CpuPlatform  # noqa: E402
 
 
 if not hasattr(torch.ops._C, "silu_and_mul"):  # of 0.26, by another name
 
-    @kernels.operator("silu_and_mul(Tensor(a!) out, Tensor x) -> ()")
+    @cpu_kernels.operator("silu_and_mul(Tensor(a!) out, Tensor x) -> ()")
     def silu_and_mul(out, x):
         gate, up = x.chunk(2, -1)
         out.copy_(torch.nn.functional.silu(gate) * up)
@@ -51,7 +51,7 @@ if not hasattr(torch.ops._C, "silu_and_mul"):  # of 0.26, by another name
 def apply(self, layer, x, topk_weights, topk_ids, *_, **__):
     out = torch.empty_like(x)
     weights = topk_weights.to(x.dtype)
-    kernels.fused_moe(
+    cpu_kernels.fused_moe(
         out, x, layer.w13_weight, layer.w2_weight, None, None, weights, topk_ids, False, "silu", ""
     )
     return out
@@ -84,7 +84,7 @@ def topk_softmax(
     topk_ids.copy_(ids)
 
 
-kernels.ops.topk_softmax = topk_softmax
+cpu_kernels.ops.topk_softmax = topk_softmax
 
 
 # Of drafts, as far as requests are greedy: the others are only run for their memory.
@@ -96,10 +96,10 @@ draft_ops = {
     " Tensor probs, Tensor inv_q, int n, bool none",
 }
 for name, arguments in draft_ops.items():
-    kernels.operator(f"{name}_kernel_impl({arguments}) -> ()")(lambda *arguments: None)
+    cpu_kernels.operator(f"{name}_kernel_impl({arguments}) -> ()")(lambda *arguments: None)
 
 
-@kernels.operator(
+@cpu_kernels.operator(
     "rejection_greedy_sample_kernel_impl(Tensor(a!) tokens, Tensor ends, Tensor drafts,"
     " Tensor targets, Tensor bonus, Tensor? greedy, int most) -> ()"
 )
@@ -122,7 +122,7 @@ def expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from=0, replace
 from vllm.v1.sample import rejection_sampler  # noqa: E402
 
 rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
-torch.Event = kernels.Immediate
+torch.Event = cpu_kernels.Immediate
 
 
 def without_streams():
@@ -139,7 +139,7 @@ def without_streams():
         initialise(self, *args, **kwargs)
         for name, value in vars(self).items():
             if type(value).__name__ in ("_StreamPlaceholder", "_EventPlaceholder"):
-                setattr(self, name, kernels.Immediate())
+                setattr(self, name, cpu_kernels.Immediate())
 
     init.without_streams = True
     CPUModelRunner.__init__ = init
