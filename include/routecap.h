@@ -26,7 +26,6 @@
  *   routecap/diagnostics.h     a log
  *   routecap/dispatch_check.h  experimental: compare executed experts with routed ones
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
- *   routecap/experimental.h    with ROUTECAP_EXPERIMENTAL: a store for several processes
  *
  * ------------------------------------------------------------------------------------------------
  * An engine's worker loop
@@ -148,6 +147,5 @@
 #include "routecap/diagnostics.h"
 #include "routecap/dispatch_check.h"
 #include "routecap/table.h"
-#include "routecap/experimental.h"
 
 #endif /* ROUTECAP_H */

@@ -16,7 +16,7 @@ check "compile commands" cmake --preset dev -B build/lint -DROUTECAP_PRECOMPILED
 check "layout of Python" "$build/ruff/bin/ruff" format --check --quiet
 check "layout" clang-format-14 --dry-run --Werror "${sources[@]}"
 # Of all units but those that need the CUDA toolkit, in which there is no mutex.
-check "threads" bash -c 'xargs -P "$1" -n 8 clang++-14 -std=c++20 -fsyntax-only -Iinclude -Isrc -I. -DROUTECAP_EXPERIMENTAL -Wthread-safety \
+check "threads" bash -c 'xargs -P "$1" -n 8 clang++-14 -std=c++20 -fsyntax-only -Iinclude -Isrc -I. -Wthread-safety \
     -Werror=thread-safety' - "$jobs" < <(units)
 check "tidy" bash -c 'xargs -P "$1" -n 1 clang-tidy-14 -p build/lint --quiet' - "$jobs" < <(units)
 closing

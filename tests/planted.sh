@@ -108,8 +108,6 @@ plants asan-ubsan api '^api[.]' "the most memory in use is not noted" src/rows/p
     's/^ *note_peak\(used \+ bytes\);//'
 plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/local_store.cc \
     's/^( *)pool_->unreserve\(block_bytes_\);/\1;/'
-plants asan-ubsan store '^shared[.]store$' "a block in flight is not in a shared store" src/prefix/mapped_store.cc \
-    's/in_flight\[i\] = awaited\(keys\[i\], generation\) != nullptr;/in_flight[i] = false;/'
 # The package.
 plants python - bindings/python/tests/test_routing.py "a slice of a routing begins elsewhere" \
     bindings/python/src/routecap/_routing.py 's/return self\.slice\(self\.first \+ start,/return self.slice(start,/'

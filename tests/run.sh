@@ -152,7 +152,7 @@ asan() {
         -DROUTECAP_CUDA=OFF -DROUTECAP_FUZZ_ONE_OF=16 &&
         locked asan cmake --build build/asan_part -j "$jobs" --target api scenarios wire sequence plan store vectors \
             fuzz_{serialized,operations,wire,sequence} &&
-        ROUTECAP_TEST_ONE_OF=4 ctest_in build/asan_part -R '^(api|scenarios|wire|sequence|plan|store)[.]|^fuzz[.]|^(vectors|shared[.]store)$' \
+        ROUTECAP_TEST_ONE_OF=4 ctest_in build/asan_part -R '^(api|scenarios|wire|sequence|plan|store)[.]|^fuzz[.]|^vectors$' \
             -LE '^slow$' -E 'F24_next_step|F27_memory|F34_large'
 }
 every_asan() {
@@ -171,8 +171,8 @@ decoders_asan() {
 # `every-tsan` has the rest.
 tsan() {
     configure_sanitized tsan &&
-        locked tsan cmake --build build/tsan -j "$jobs" --target threads limits delayed store mapped fake_cuda &&
-        ROUTECAP_TEST_ONE_OF=4 ctest_in build/tsan -R '^(store|mapped)[.]|^(delayed|graph[.]threads)$'
+        locked tsan cmake --build build/tsan -j "$jobs" --target threads limits delayed store fake_cuda &&
+        ROUTECAP_TEST_ONE_OF=4 ctest_in build/tsan -R '^store[.]|^(delayed|graph[.]threads)$'
 }
 every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
 

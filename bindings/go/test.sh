@@ -18,7 +18,7 @@ command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
 module=$root/bindings/go
 work=$build/go
 mkdir -p "$work"
-export GOCACHE=$work/cache GOMODCACHE=$work/modules GOFLAGS="-modcacherw -tags=routecap_experimental" GOBIN=$work/bin
+export GOCACHE=$work/cache GOMODCACHE=$work/modules GOFLAGS="-modcacherw" GOBIN=$work/bin
 libraries=$(dirname "$(find "$prefix" -name libroutecap.so.1)")
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
 LD_LIBRARY_PATH=$libraries:$fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

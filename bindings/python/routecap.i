@@ -19,7 +19,6 @@
 %module _routecap
 
 %{
-#define ROUTECAP_EXPERIMENTAL
 #include <routecap.h>
 
 #include "outbox.h"
@@ -1095,7 +1094,6 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %include "routecap/dispatch_check.h"
 %include "routecap/diagnostics.h"
 %include "routecap/table.h"
-%include "routecap/experimental.h"
 
 /* ---- Beside the header --------------------------------------------------------------------- */
 

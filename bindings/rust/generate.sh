@@ -25,7 +25,7 @@ fi
 
 # All comments of the header are documentation, those behind a field too.
 "$tools/bin/bindgen" include/routecap.h --allowlist-item '(routecap|ROUTECAP)_.*' --rust-target 1.85 --rust-edition 2024 --use-core \
-    --with-derive-default --no-prepend-enum-name --disable-header-comment -- -Iinclude -DROUTECAP_EXPERIMENTAL= -fparse-all-comments > "$generated.raw"
+    --with-derive-default --no-prepend-enum-name --disable-header-comment -- -Iinclude -fparse-all-comments > "$generated.raw"
 
 # Two things that bindgen cannot be told: the types of constants, which C leaves to their use, and
 # documentation in lines of ordinary length.

@@ -56,10 +56,10 @@ built() { cargo "$@" --no-run --message-format=json 2> "$work/log" | sed -n 's/.
 if [ $more = 0 ]; then
     check "the bindings are of these headers" bash generate.sh --check-headers
     check "rustfmt" cargo fmt --all --check
-    count "tests" cargo test --workspace --features routecap/ndarray,routecap/experimental --no-fail-fast
+    count "tests" cargo test --workspace --features routecap/ndarray --no-fail-fast
     check "example" cargo run --quiet --example worker_loop
     (cd "$root" && install_fake_driver)
-    cuda=$(built test -p routecap --test cuda --features ndarray,experimental)
+    cuda=$(built test -p routecap --test cuda --features ndarray)
     if [ -x "$cuda" ]; then
         cp "$cuda" "$work/cuda_tests"
         LD_LIBRARY_PATH=$build/tests/fake:$LD_LIBRARY_PATH FAKE_CUDA_ABORT=1 count "CUDA tests" "$work/cuda_tests" --include-ignored
@@ -75,9 +75,9 @@ fi
 need c++=g++ cmake=cmake make=make
 need_libclang
 check "the bindings are what the headers give" bash generate.sh --check
-check "clippy" cargo clippy --quiet --workspace --all-targets --features routecap/ndarray,routecap/experimental -- -D warnings
+check "clippy" cargo clippy --quiet --workspace --all-targets --features routecap/ndarray -- -D warnings
 check "documentation, without the library" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
-    cargo doc --quiet --workspace --no-deps --features routecap/ndarray,routecap/experimental
+    cargo doc --quiet --workspace --no-deps --features routecap/ndarray
 check "documentation, without its features" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
     cargo doc --quiet --workspace --no-deps
 

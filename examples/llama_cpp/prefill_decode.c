@@ -4,14 +4,13 @@
  * usage: prefill_decode LIBROUTECAP MODEL.gguf TEXT:BYTES
  *
  * The KV cache travels as llama.cpp's saved state, in a file. The decode process takes whole blocks
- * of it and computes the rest of the prompt itself, as engines do. The rows of these blocks come in
- * two ways, and both are compared with a run that was not divided:
+ * of it and computes the rest of the prompt itself, as engines do. The rows of these blocks travel
+ * beside it, as prefill's routing in the serialised form. Two ways to use them are compared with a
+ * run that was not divided:
  *
- *   - from a store that both processes share: prefill publishes the blocks under keys of their
- *     tokens, decode adopts them
- *   - as prefill's routing, in the serialised form, spliced with decode's
+ *   - decode attaches the routing to its request, and so has all rows
+ *   - a router between the two splices the bytes of both routings, and decodes no row
  */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +21,7 @@
 #include "support.h"
 #include "tap.h"
 
-enum { CONTEXT = 1024, BLOCK_ROWS = 16, KEY_BYTES = 32, GENERATE = 24 };
+enum { CONTEXT = 1024, BLOCK_ROWS = 16, GENERATE = 24 };
 
 static struct tap tap;
 
@@ -105,7 +104,6 @@ struct engine {
     routecap_config config;
     llama_token tokens[CONTEXT];
     int prompt, blocks; /* tokens of the prompt, and whole blocks of them */
-    unsigned char keys[CONTEXT / BLOCK_ROWS * KEY_BYTES];
 };
 
 static void start(struct engine *engine, char **argv) {
@@ -133,13 +131,7 @@ static void start(struct engine *engine, char **argv) {
     must(tap_discover(&tap, engine->context, &engine->config));
     must(tap_start(&tap, &engine->config));
     engine->batch = llama_batch_init(CONTEXT, 0, 1);
-
-    /* What decides the rows of a block are the tokens up to its end: one key for each whole block.
-     * */
     engine->blocks = engine->prompt / BLOCK_ROWS;
-    check(api->key_chain(NULL, 0, engine->tokens, (size_t)engine->prompt, BLOCK_ROWS, KEY_BYTES,
-                         engine->keys, sizeof engine->keys),
-          "key_chain");
 }
 
 /* Runs tokens [from, to) in one pass, and returns the best token behind them. */
@@ -186,31 +178,15 @@ static void stop(struct engine *engine) {
 
 /* ---- The two processes --------------------------------------------------------------------- */
 
-static void store_config(routecap_store_config *config) {
-    check(tap.api->store_config_init(config, sizeof *config), "store_config_init");
-    config->block_rows = BLOCK_ROWS;
-    config->key_bytes = KEY_BYTES;
-    config->budget_bytes = 16 << 20;
-}
-
-/* Computes the prompt; leaves its state in FOLDER/state, its routing in FOLDER/prefill.routecap,
- * and its blocks in the store. */
-static int prefill(struct engine *engine, int descriptor, const char *folder) {
+/* Computes the prompt; leaves its state in FOLDER/state, and its routing in
+ * FOLDER/prefill.routecap. */
+static int prefill(struct engine *engine, const char *folder) {
     char path[4096];
-    routecap_store_config config;
-    routecap_store *store;
-    store_config(&config);
-    check(tap.api->store_open_shared(&config, &engine->config, descriptor, &store),
-          "store_open_shared");
     must(tap_open(&tap, 0));
     run(engine, 0, engine->blocks * BLOCK_ROWS);
-    check(tap.api->request_publish(tap.capturer, tap.requests[0], store, 0, engine->keys,
-                                   (size_t)engine->blocks, 0),
-          "request_publish");
     routecap_routing *routing;
     must(tap_end(&tap, 0, &routing));
-    check(tap.api->routing_wait(routing, -1),
-          "routing_wait"); /* and what was published before the end is in the store */
+    check(tap.api->routing_wait(routing, -1), "routing_wait");
 
     snprintf(path, sizeof path, "%s/state", folder);
     if (llama_state_seq_save_file(engine->context, path, 0, engine->tokens,
@@ -221,20 +197,16 @@ static int prefill(struct engine *engine, int descriptor, const char *folder) {
     write_file(path, bytes);
     free(bytes.data);
     tap.api->routing_free(routing);
-    tap.api->store_free(store);
     return 0;
 }
 
 /* Starts this program again as the prefill process, and waits for its end. */
-static void start_prefill(char **argv, int descriptor, const char *folder) {
+static void start_prefill(char **argv, const char *folder) {
     fflush(stdout);
     const pid_t child = fork();
     if (child < 0) die("fork failed");
     if (child == 0) {
-        char number[16];
-        snprintf(number, sizeof number, "%d", descriptor);
-        fcntl(descriptor, F_SETFD, 0); /* it is inherited */
-        execl("/proc/self/exe", argv[0], argv[1], argv[2], argv[3], number, folder, (char *)NULL);
+        execl("/proc/self/exe", argv[0], argv[1], argv[2], argv[3], folder, (char *)NULL);
         _exit(127);
     }
     int status;
@@ -249,10 +221,10 @@ static bool same(const char *what, struct bytes a, struct bytes b) {
 
 int main(int argc, char **argv) {
     static struct engine engine;
-    if (argc != 4 && argc != 6) die("usage: prefill_decode LIBROUTECAP MODEL.gguf TEXT:BYTES");
+    if (argc != 4 && argc != 5) die("usage: prefill_decode LIBROUTECAP MODEL.gguf TEXT:BYTES");
     start(&engine, argv);
-    if (argc == 6) {
-        const int status = prefill(&engine, atoi(argv[4]), argv[5]);
+    if (argc == 5) {
+        const int status = prefill(&engine, argv[4]);
         stop(&engine);
         return status;
     }
@@ -270,15 +242,9 @@ int main(int argc, char **argv) {
     /* Prefill elsewhere. */
     char folder[] = "/tmp/prefill_decode_XXXXXX", path[64];
     if (mkdtemp(folder) == NULL) die("no folder for the state");
-    routecap_store_config config;
-    routecap_store *store;
-    int32_t descriptor;
-    store_config(&config);
-    check(api->store_create_shared(&config, &engine.config, &descriptor, &store),
-          "store_create_shared");
-    start_prefill(argv, descriptor, folder);
+    start_prefill(argv, folder);
 
-    /* Decode here. */
+    /* Decode here: its request begins with the rows of the KV that it takes. */
     llama_token saved[CONTEXT];
     size_t count = 0;
     snprintf(path, sizeof path, "%s/state", folder);
@@ -286,35 +252,33 @@ int main(int argc, char **argv) {
         count != behind)
         die("%s: not loaded", path);
     unlink(path);
-    must(tap_open(&tap, 0));
-    routecap_adoption adoption = {.struct_size = sizeof adoption};
-    check(api->request_adopt(tap.capturer, tap.requests[0], store, 0, engine.keys,
-                             (size_t)engine.blocks, 0, &adoption),
-          "request_adopt");
-    routing = answer(&engine);
-    printf("prompt of %d tokens: %" PRIu64
-           " of %d blocks adopted from the prefill process, %d tokens generated\n",
-           engine.prompt, adoption.found, engine.blocks, GENERATE);
-
-    const struct bytes adopted = serialized(routing);
-    bool ok = adoption.found == (uint64_t)engine.blocks && same("adopted", adopted, undivided);
-
-    /* The other way: decode's own rows behind prefill's, as a router between the two would join
-     * them. */
-    routecap_routing *own;
-    check(api->routing_slice(routing, behind, ROUTECAP_ROWS_ALL, &own), "routing_slice");
     snprintf(path, sizeof path, "%s/prefill.routecap", folder);
-    const struct bytes head = read_file(path), tail = serialized(own),
-                       joined = spliced(head, tail, behind);
-    ok &= same("spliced", joined, undivided);
+    const struct bytes head = read_file(path);
     unlink(path);
     rmdir(folder);
+    routecap_routing *prompt;
+    check(api->routing_deserialize(head.data, head.count, 0, NULL, NULL, &prompt),
+          "routing_deserialize");
+    must(tap_open(&tap, 0));
+    check(api->request_attach(tap.capturer, tap.requests[0], prompt, behind), "request_attach");
+    api->routing_free(prompt);
+    routing = answer(&engine);
+    printf("prompt of %d tokens: %" PRIu64
+           " rows of %d blocks from the prefill process, %d tokens "
+           "generated\n",
+           engine.prompt, behind, engine.blocks, GENERATE);
+    const struct bytes attached = serialized(routing);
+    bool ok = same("attached", attached, undivided);
+
+    /* The other way: decode's own rows behind prefill's. */
+    routecap_routing *own;
+    check(api->routing_slice(routing, behind, ROUTECAP_ROWS_ALL, &own), "routing_slice");
+    const struct bytes tail = serialized(own), joined = spliced(head, tail, behind);
+    ok &= same("spliced", joined, undivided);
 
     api->routing_free(own);
     api->routing_free(routing);
-    api->store_free(store);
-    close(descriptor);
-    free(undivided.data), free(adopted.data), free(head.data), free(tail.data), free(joined.data);
+    free(undivided.data), free(attached.data), free(head.data), free(tail.data), free(joined.data);
     stop(&engine);
     return !ok;
 }

@@ -31,8 +31,7 @@
  *   routecap_store_free         at the end
  *
  * The rest of the chapter: batch forms, keys from token ids, asking for keys (contains), keeping
- * blocks (retain, release), and dropping them (evict). A store that several processes share is in
- * routecap/experimental.h.
+ * blocks (retain, release), and dropping them (evict).
  *
  *     routecap_store_config config;
  *     routecap_store_config_init(&config, sizeof config);
@@ -62,9 +61,8 @@
  *   - Abort: publish the full blocks that the engine keeps in its cache, then close the request.
  *     Rows in flight are published too, once they have landed.
  *   - Weight updates: see "Generations" below.
- *   - Data parallel ranks: if each rank has a cache of its own, give each rank a store of its own.
- *     If ranks share cached prefixes, let their processes share one store
- *     (routecap_store_create_shared).
+ *   - Data parallel ranks: give each rank a store of its own, as each has a cache of its own. A
+ *     store is of one process. Rows of another process come as a routing: see the next but one.
  *   - Pipeline stages: each stage has a store of its own, because its layers differ. Use the same
  *     keys on all stages.
  *   - Prefill and decode on two machines: on the first, adopt the blocks into a request, finish it
@@ -237,8 +235,7 @@ typedef struct routecap_store_counts {
     uint64_t blocks_published;  /* landed under their key, or added cells that a block lacked */
     uint64_t blocks_repeated;   /* published again, with no new cells */
     uint64_t blocks_empty;      /* published without a row that landed */
-    uint64_t blocks_refused;    /* there was no room, or another process had the lock of a shared
-                                   store */
+    uint64_t blocks_refused;    /* there was no room */
     uint64_t blocks_stale;      /* a row of it, or its publisher, was of an older generation */
     uint64_t blocks_adopted;    /* found by adopt */
     uint64_t blocks_absent;     /* not found by adopt */

@@ -13,7 +13,6 @@
 #include "capture.h"
 #include "diagnostics.h"
 #include "dispatch_check.h"
-#include "experimental.h"
 #include "load.h"
 #include "plan.h"
 #include "reading.h"
@@ -215,11 +214,6 @@ typedef struct routecap_api {
                                      routecap_stream);
     routecap_status (*received_compare)(routecap_capturer *, const routecap_received *,
                                         routecap_stream);
-    /* experimental.h */
-    routecap_status (*store_create_shared)(const routecap_store_config *, const routecap_config *,
-                                           int32_t *, routecap_store **);
-    routecap_status (*store_open_shared)(const routecap_store_config *, const routecap_config *,
-                                         int32_t, routecap_store **);
 } routecap_api;
 
 /**

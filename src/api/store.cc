@@ -5,7 +5,6 @@
 #include "base/structs.h"
 #include "prefix/keys.h"
 #include "prefix/local_store.h"
-#include "prefix/mapped_store.h"
 
 using namespace routecap;
 
@@ -58,24 +57,6 @@ int32_t with(const routecap_capturer *capturer, const routecap_store *store, Bod
     return with(capturer, with_both, call);
 }
 
-template <class Make>
-int32_t make_store(const routecap_store_config *config, const routecap_config *shape,
-                   routecap_store **store, Make make,
-                   const char *call = __builtin_FUNCTION()) noexcept {
-    if (int32_t s = clear(store, "store"); s < 0) return s;
-    const auto checked = [&] {
-        StoreConfig c;
-        if (int32_t s = read_store_config(config, shape, c); s < 0) return s;
-        auto handle = std::make_unique<StoreHandle>();
-        handle->process = process_generation();
-        if (int32_t s = make(std::move(c), handle->object); s < 0) return s;
-        handle->object->log_creation();
-        *store = reinterpret_cast<routecap_store *>(handle.release());
-        return ROUTECAP_OK;
-    };
-    return guard(checked, call);
-}
-
 }  // namespace
 
 routecap_status routecap_store_config_init(routecap_store_config *config, size_t struct_size) {
@@ -84,25 +65,16 @@ routecap_status routecap_store_config_init(routecap_store_config *config, size_t
 
 routecap_status routecap_store_create(const routecap_store_config *config,
                                       const routecap_config *shape, routecap_store **store) {
-    return make_store(config, shape, store, [](StoreConfig c, StorePtr &object) {
-        return LocalStore::create(std::move(c), object);
-    });
-}
-
-routecap_status routecap_store_create_shared(const routecap_store_config *config,
-                                             const routecap_config *shape, int32_t *descriptor,
-                                             routecap_store **store) {
-    return make_store(config, shape, store, [descriptor](StoreConfig c, StorePtr &object) {
-        if (descriptor == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "descriptor is NULL");
-        return MappedStore::create(std::move(c), *descriptor, object);
-    });
-}
-
-routecap_status routecap_store_open_shared(const routecap_store_config *config,
-                                           const routecap_config *shape, int32_t descriptor,
-                                           routecap_store **store) {
-    return make_store(config, shape, store, [descriptor](StoreConfig c, StorePtr &object) {
-        return MappedStore::open(std::move(c), descriptor, object);
+    if (int32_t s = clear(store, "store"); s < 0) return s;
+    return guard([&] {
+        StoreConfig c;
+        if (int32_t s = read_store_config(config, shape, c); s < 0) return s;
+        auto handle = std::make_unique<StoreHandle>();
+        handle->process = process_generation();
+        if (int32_t s = LocalStore::create(std::move(c), handle->object); s < 0) return s;
+        handle->object->log_creation();
+        *store = reinterpret_cast<routecap_store *>(handle.release());
+        return ROUTECAP_OK;
     });
 }
 

@@ -107,9 +107,7 @@
     X(capturer_load) \
     X(set_log) \
     X(received_read) \
-    X(received_compare) \
-    X(store_create_shared) \
-    X(store_open_shared)
+    X(received_compare)
 
 // X(ROUTECAP_NAME).
 #define ROUTECAP_STATUSES(X) \

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "prefix/key_hash.h"
+
 namespace routecap {
 
 template <class T>
@@ -20,17 +22,9 @@ BlockTable::BlockTable(uint32_t key_bytes, uint32_t most)
       mask_(std::bit_ceil(size_t{most} / 2 + 1) - 1),
       buckets_(zeros<Id>(mask_ + 1)),
       memory_(zeros<uint8_t>((size_t{most} + 1) * stride_)),
-      gone_cells_(zeros<std::atomic<uint64_t>>(Evictions::kWords)) {}
+      gone_cells_(zeros<uint64_t>(Evictions::kWords)) {}
 
-uint64_t BlockTable::hash(const uint8_t *key) const {
-    return checksum(words_of(key_bytes_), 0, [&](size_t w) {
-        const size_t rest = key_bytes_ - 8 * w;
-        if (rest < 8) return load_bytes(key + 8 * w, rest);
-        uint64_t word;
-        std::memcpy(&word, key + 8 * w, 8);
-        return word;
-    });
-}
+uint64_t BlockTable::hash(const uint8_t *key) const { return KeyHash::of(key, key_bytes_); }
 
 BlockTable::Id BlockTable::find(const uint8_t *wanted, uint64_t hash) const {
     Id id = buckets_[bucket(hash)];

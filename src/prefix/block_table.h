@@ -97,8 +97,8 @@ private:
     Id free_ = 0;
     Id oldest_ = 0, newest_ = 0;
 
-    Array<std::atomic<uint64_t>> gone_cells_;
-    std::atomic<uint64_t> gone_count_{Evictions::kFirst};
+    Array<uint64_t> gone_cells_;
+    uint64_t gone_count_ = Evictions::kFirst;
     Evictions gone_{gone_cells_.get(), &gone_count_};
 };
 

@@ -1,5 +1,4 @@
-// The keys of the last 65,536 blocks that went. Several processes may write them in memory that
-// they share: a key is one atomic store, so a process may die anywhere.
+// The keys of the last 65,536 blocks that went.
 //
 // A key has two buckets of 16 cells, and is in the emptier one: a bucket has 8 of the last 65,536
 // on average and practically never 16. A cell has 32 bits of the key's hash, and the number of the
@@ -8,10 +7,9 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 
-#include "prefix/mapped_checksum.h"
+#include "prefix/key_hash.h"
 
 namespace routecap {
 
@@ -22,17 +20,17 @@ public:
     // That the count of evictions begins at: cells of zeros are too old then.
     static constexpr uint64_t kFirst = kLast + 1;
 
-    Evictions(MappedWord *cells, MappedWord *count) : cells_(cells), count_(count) {}
+    Evictions(uint64_t *cells, uint64_t *count) : cells_(cells), count_(count) {}
 
     void add(uint64_t hash) {
-        const auto number = static_cast<uint32_t>(count_->fetch_add(1));
+        const auto number = static_cast<uint32_t>((*count_)++);
         uint32_t fewest = kCells + 1;
-        MappedWord *place = nullptr;
-        for (MappedWord *bucket : buckets(hash)) {
+        uint64_t *place = nullptr;
+        for (uint64_t *bucket : buckets(hash)) {
             uint32_t live = 0, most = 0;
-            MappedWord *oldest = bucket;
+            uint64_t *oldest = bucket;
             for (uint32_t i = 0; i < kCells; i++) {
-                const uint64_t cell = bucket[i].load(std::memory_order_relaxed);
+                const uint64_t cell = bucket[i];
                 if (print(cell) == print(hash)) fewest = 0, place = &bucket[i];
                 const uint32_t age = number - static_cast<uint32_t>(cell);
                 live += age <= kLast;
@@ -40,14 +38,14 @@ public:
             }
             if (live < fewest) fewest = live, place = oldest;
         }
-        place->store(print(hash) << 32 | number, std::memory_order_relaxed);
+        *place = print(hash) << 32 | number;
     }
 
     bool has(uint64_t hash) const {
-        const auto now = static_cast<uint32_t>(count_->load(std::memory_order_relaxed));
-        for (const MappedWord *bucket : buckets(hash))
+        const auto now = static_cast<uint32_t>(*count_);
+        for (const uint64_t *bucket : buckets(hash))
             for (uint32_t i = 0; i < kCells; i++) {
-                const uint64_t cell = bucket[i].load(std::memory_order_relaxed);
+                const uint64_t cell = bucket[i];
                 // Its writer may have counted since.
                 if (print(cell) == print(hash) &&
                     now - static_cast<uint32_t>(cell) + kLast <= 2 * kLast)
@@ -58,13 +56,13 @@ public:
 
 private:
     static constexpr uint64_t print(uint64_t word) { return word >> 32; }
-    std::array<MappedWord *, 2> buckets(uint64_t hash) const {
-        const uint64_t other = xxh64::avalanche(hash);
+    std::array<uint64_t *, 2> buckets(uint64_t hash) const {
+        const uint64_t other = KeyHash::mix(hash);
         return {cells_ + size_t{hash % kBuckets} * kCells,
                 cells_ + size_t{other % kBuckets} * kCells};
     }
 
-    MappedWord *const cells_, *const count_;
+    uint64_t *const cells_, *const count_;
 };
 
 }  // namespace routecap

@@ -17,7 +17,7 @@ cp "$source_dir/$map" "$work/whole/src"
 
 # Only the entry points are compiled: what they call does not matter to the ABI.
 gate() {
-    "$compiler" -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 -DROUTECAP_EXPERIMENTAL \
+    "$compiler" -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 \
         -Wl,--version-script="$work/$map" -I"$work/include" -I"$work/src" -I"$source_dir/src" -I"$source_dir" \
         "$work/$code" -o "$work/libroutecap.so" ||
         { echo "abi: this break does not compile: $1"; exit 2; }

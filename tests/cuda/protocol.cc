@@ -488,7 +488,7 @@ void call_stores(Functions &functions, Engine &e, const routecap_config &shape,
     routecap_store_config config;
     EXPECT_CALL(ROUTECAP_OK, store_config_init, &config, sizeof config);
     config.block_rows = 4, config.key_bytes = 8, config.budget_bytes = 1 << 22;
-    routecap_store *store = nullptr, *shared = nullptr, *opened = nullptr;
+    routecap_store *store = nullptr;
     EXPECT_CALL(ROUTECAP_OK, store_create, &config, &shape, &store);
     const std::vector<int32_t> tokens(16, 5);
     uint64_t keys[4], leading = 0;
@@ -514,11 +514,7 @@ void call_stores(Functions &functions, Engine &e, const routecap_config &shape,
     EXPECT_CALL(ROUTECAP_OK, store_stats, store, &counts);
     EXPECT_CALL(ROUTECAP_OK, store_evict, store, keys, 4, nullptr);
     EXPECT_CALL(ROUTECAP_OK, store_advance, store, 1);
-    int32_t descriptor = -1;
-    EXPECT_CALL(ROUTECAP_OK, store_create_shared, &config, &shape, &descriptor, &shared);
-    EXPECT_CALL(ROUTECAP_OK, store_open_shared, &config, &shape, descriptor, &opened);
-    ::close(descriptor);
-    for (routecap_store *each : {store, shared, opened}) GET(store_free)(each);
+    GET(store_free)(store);
 }
 
 // What has landed before can be read, whatever is in flight.

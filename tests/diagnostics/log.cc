@@ -137,9 +137,9 @@ TEST(Log, a_fault_in_each_step_gives_few_lines_that_count_them_all) {
     EXPECT_GE(lines.size(), 2u);
     EXPECT_LE(lines.size(), 12u);  // one a second, were it as slow as that
     EXPECT_EQ(heard.sum("steps lost"), lost);
-    EXPECT_NE(lines.back().text.find(std::to_string(lost) +
-                                     " in all: no slot was free; slots is 1"),
-              std::string::npos);
+    EXPECT_NE(
+        lines.back().text.find(std::to_string(lost) + " in all: no slot was free; slots is 1"),
+        std::string::npos);
 }
 
 TEST(Log, what_was_left_out_is_told_at_the_end) {
@@ -217,32 +217,26 @@ TEST(Log, says_what_the_budget_refused) {
 // Steps that nobody tagged: after an update nothing was stored any more, and nothing said so.
 TEST(Log, says_that_what_was_published_is_of_older_weights) {
     Heard heard(ROUTECAP_LOG_WARNING);
-    for (const bool shared : {false, true}) {
-        Rig rig;
-        routecap_store_config config;
-        ASSERT_STATUS(ROUTECAP_OK, routecap_store_config_init(&config, sizeof config));
-        config.block_rows = 1, config.key_bytes = 8, config.generation = 3;
-        routecap_config shape{};
-        shape.struct_size = sizeof shape;
-        shape.layers = Shape{}.layers, shape.k = Shape{}.k, shape.experts = Shape{}.experts;
-        routecap_store *store = nullptr;
-        int32_t descriptor = -1;
-        ASSERT_STATUS(ROUTECAP_OK, shared ? routecap_store_create_shared(&config, &shape,
-                                                                         &descriptor, &store)
-                                          : routecap_store_create(&config, &shape, &store));
-        const routecap_request r = rig.open();
-        const uint64_t key = 7;
-        rig.land(rig.step({{r, {1, 0, 1}}}));
-        for (int i = 0; i < 2; i++) {
-            EXPECT_STATUS(ROUTECAP_OK, routecap_request_publish(rig.capturer(), r, store, 0, &key,
-                                                                1, 3));
-            rig.bytes_in_use();  // it has landed
-        }
-        routecap_store_free(store);
-        if (shared) ::close(descriptor);
+    Rig rig;
+    routecap_store_config config;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_store_config_init(&config, sizeof config));
+    config.block_rows = 1, config.key_bytes = 8, config.generation = 3;
+    routecap_config shape{};
+    shape.struct_size = sizeof shape;
+    shape.layers = Shape{}.layers, shape.k = Shape{}.k, shape.experts = Shape{}.experts;
+    routecap_store *store = nullptr;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_store_create(&config, &shape, &store));
+    const routecap_request r = rig.open();
+    const uint64_t key = 7;
+    rig.land(rig.step({{r, {1, 0, 1}}}));
+    for (int i = 0; i < 2; i++) {
+        EXPECT_STATUS(ROUTECAP_OK,
+                      routecap_request_publish(rig.capturer(), r, store, 0, &key, 1, 3));
+        rig.bytes_in_use();  // it has landed
     }
+    routecap_store_free(store);
     const auto lines = heard.with("their tag is 0, and the store is at generation 3");
-    EXPECT_GE(lines.size(), 2u);
+    EXPECT_GE(lines.size(), 1u);
 }
 
 TEST(Log, an_error_that_a_call_returns_is_told_at_its_level_and_its_text_stays) {

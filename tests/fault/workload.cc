@@ -343,8 +343,8 @@ void Workload::settle(const routecap_store *store) {
 }
 
 // What one sequence computed is there for another. A store is made in it and freed, with what has
-// not landed. `shared`: in memory that another process opens.
-void Workload::prefixes(bool shared) {
+// not landed.
+void Workload::prefixes() {
     routecap_store_config config{};
     CALL(routecap_store_config_init, &config, sizeof config);
     config.block_rows = 5, config.key_bytes = 8, config.budget_bytes = 4 << 20;
@@ -353,39 +353,27 @@ void Workload::prefixes(bool shared) {
     const int32_t provenance[] = {0, ROUTECAP_PROVENANCE_RECOMPUTED, 0};
     shape.layers = kShape.layers, shape.k = kShape.k, shape.experts = kShape.experts;
     shape.layer_provenance = provenance;
-    routecap_store *store = nullptr, *other = nullptr;
-    int32_t descriptor = -1;
-    if (shared) {
-        config.budget_bytes = 1 << 16;
-        CALL(routecap_store_create_shared, &config, &shape, &descriptor, &store);
-        if (descriptor >= 0) CALL(routecap_store_open_shared, &config, &shape, descriptor, &other);
-        close(descriptor);
-    } else {
-        CALL(routecap_store_create, &config, &shape, &store);
-    }
-    routecap_store *const adopters = shared ? other : store;
+    routecap_store *store = nullptr;
+    CALL(routecap_store_create, &config, &shape, &store);
     uint64_t keys[6];
     const int32_t tokens[30] = {1, 2, 3};
     CALL(routecap_key_chain, "seed", 4, tokens, 30, 5, 8, keys, sizeof keys);
-    if (store != nullptr && adopters != nullptr && a_.handle != 0 && adopted_.handle != 0) {
+    if (store != nullptr && a_.handle != 0 && adopted_.handle != 0) {
         CALL(routecap_request_publish, capturer_, a_.handle, store, 0, keys, 4, 0);
         routecap_publish_item more{a_.handle, 20, keys + 4, 2, 0, 0};
         CALL(routecap_request_publish_batch, capturer_, store, &more, sizeof more, 1, 0);
         routecap_adoption found{};
         found.struct_size = sizeof found;
-        if (shared) settle(store);  // who has opened it sees nothing in flight
         adopted_.expect(0, 30);
         CALL(routecap_request_adopt, capturer_, adopted_.handle, store, 0, keys, 4, 0, &found);
         routecap_adopt_item rest{};
         rest.request = adopted_.handle, rest.first = 20, rest.keys = keys + 4, rest.count = 2;
-        CALL(routecap_request_adopt_batch, capturer_, adopters, &rest, sizeof rest, 1, 0);
+        CALL(routecap_request_adopt_batch, capturer_, store, &rest, sizeof rest, 1, 0);
         observe(adopted_);
         settle(store);
-        if (!shared) {
-            CALL(routecap_store_retain, store, keys, 6, nullptr);
-            CALL(routecap_store_release, store, keys, 6);
-            CALL(routecap_store_retain, store, keys + 1, 5, nullptr);
-        }
+        CALL(routecap_store_retain, store, keys, 6, nullptr);
+        CALL(routecap_store_release, store, keys, 6);
+        CALL(routecap_store_retain, store, keys + 1, 5, nullptr);
         CALL(routecap_store_contains, store, keys, 6, 0, nullptr, nullptr);
         CALL(routecap_store_evict, store, keys, 1, nullptr);
         CALL(routecap_store_advance, store, 1);
@@ -394,7 +382,7 @@ void Workload::prefixes(bool shared) {
         CALL(routecap_store_stats, store, &counts);
         EXPECT_EQ(0u, counts.blocks_mismatched);
     }
-    inside("routecap_store_free", [&] { routecap_store_free(store), routecap_store_free(other); });
+    inside("routecap_store_free", [&] { routecap_store_free(store); });
 }
 
 // Three steps that land later, and everything that may happen to their requests meanwhile.
@@ -659,8 +647,7 @@ void Workload::run() {
     if (capturer_ == nullptr) return;
     open({&a_, &b_, &c_, &ended_, &attached_, &adopted_});
     first_steps();
-    prefixes(false);
-    prefixes(true);
+    prefixes();
     several_in_flight();
     graphs();
     probing();

@@ -55,7 +55,7 @@ private:
 
     void first_steps();
     void settle(const routecap_store *store);
-    void prefixes(bool shared);
+    void prefixes();
     void several_in_flight();
     void graphs();
     void probing();
@@ -71,8 +71,7 @@ private:
     routecap_step last_ = 0;
     bool lost_ = false, said_lost_ = false, refused_ = false, missing_ = false;
     uint64_t failures_ = 0;  // calls that returned an error
-    Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4},
-        adopted_{1};
+    Sequence a_{1}, b_{2}, c_{3}, forked_{1}, ended_{4}, attached_{4}, adopted_{1};
     rig::RoutingPtr pending_;         // of ended_
     std::vector<uint64_t> computed_;  // [layers, experts] how often the load may count each
 };

@@ -956,7 +956,6 @@ void Store::note(const BlockPtr &block) {
     counts.blocks_replaced += slots && there;
     if (const BlockPtr before = unlink(block->key); before != nullptr) {
         block->retained = before->retained, before->unwanted = true;
-        if (shared && before->landed) block->before = before;
     }
     blocks[block->key] = block;
 }
@@ -972,7 +971,6 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
         counts.blocks_stale++;
         block->stale = true;
         if (ours) blocks.erase(found);
-        if (ours && block->before != nullptr) blocks[block->key] = block->before;
         return;
     }
     const BlockPtr before =
@@ -1004,7 +1002,6 @@ void Store::land(const Shape &shape, const BlockPtr &block, std::vector<RowPtr> 
         if (row != nullptr && row->any()) block->generation = std::min(block->generation, row->tag);
     if (!any || !news) {
         if (ours) blocks.erase(found);
-        if (ours && block->before != nullptr) blocks[block->key] = block->before;
     } else if (!ours && !block->unwanted) {
         if (there != nullptr) block->retained = there->retained;
         blocks[block->key] = block;
@@ -1079,17 +1076,14 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
         uint64_t key;
         uint8_t why;
         BlockPtr block;
-        bool goes;       // if the block does, before its rows are copied
-        bool in_flight;  // at the adopt
     };
     std::vector<Found> blocks;
     for (uint64_t key : keys) {
         const uint8_t why = store.why(key, generation);
         const BlockPtr block = why == 0 ? store.blocks[key] : nullptr;
         const bool waits = block != nullptr && !block->landed;
-        blocks.push_back({key, why, block, store.shared && block != nullptr, waits});
-        if (waits)
-            r->inherited = std::max(r->inherited, store.shared ? stats.steps_issued : block->after);
+        blocks.push_back({key, why, block});
+        if (waits) r->inherited = std::max(r->inherited, block->after);
         found.found += why == 0;
         if (found.found == blocks.size()) found.rows = found.found * store.block_rows;
         found.evicted += why == ROUTECAP_MISSING_EVICTED;
@@ -1099,30 +1093,22 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     store.counts.blocks_adopted += found.found;
     store.counts.blocks_absent += keys.size() - found.found;
     r->reached({.rows = {}, .at_least = end});
-    change(r, {{first, end}},
-           [this, r, first, blocks, &store, generation, rows = store.block_rows] {
-               for (size_t i = 0; i < blocks.size(); i++) {
-                   auto [key, why, block, goes, in_flight] = blocks[i];
-                   if (const auto now = store.blocks.find(key);
-                       goes && block->landed &&
-                       (in_flight || now == store.blocks.end() || now->second != block)) {
-                       why = store.why(key, generation);
-                       block = why == 0 ? now->second : nullptr;
-                   }
-                   for (uint64_t p = 0; p < rows; p++) {
-                       const uint8_t hole = why != 0 ? why
-                                            : block != nullptr && block->stale
-                                                ? ROUTECAP_MISSING_STALE
-                                                : ROUTECAP_MISSING_NOT_PUBLISHED;
-                       RowPtr row = block != nullptr && block->landed ? block->rows[p]
-                                                                      : empty_row(*shape, hole);
-                       if (!row->there())
-                           row = empty_row(*shape, row->missing.front());  // without a tag
-                       RowPtr &mine = r->content[first + i * rows + p];
-                       mine = unite(mine, row);
-                   }
-               }
-           });
+    change(r, {{first, end}}, [this, r, first, blocks, rows = store.block_rows] {
+        for (size_t i = 0; i < blocks.size(); i++) {
+            const auto &[key, why, block] = blocks[i];
+            for (uint64_t p = 0; p < rows; p++) {
+                const uint8_t hole = why != 0 ? why
+                                     : block != nullptr && block->stale
+                                         ? ROUTECAP_MISSING_STALE
+                                         : ROUTECAP_MISSING_NOT_PUBLISHED;
+                RowPtr row =
+                    block != nullptr && block->landed ? block->rows[p] : empty_row(*shape, hole);
+                if (!row->there()) row = empty_row(*shape, row->missing.front());  // without a tag
+                RowPtr &mine = r->content[first + i * rows + p];
+                mine = unite(mine, row);
+            }
+        }
+    });
     return ROUTECAP_OK;
 }
 

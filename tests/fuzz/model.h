@@ -231,7 +231,6 @@ struct Block {
     int retained = 0;       // how often
     uint64_t after = 0;     // in flight: the last step that it waits for
     std::vector<RowPtr> rows{};
-    std::shared_ptr<Block> before{};  // of older weights, which is there again if it is empty
 };
 using BlockPtr = std::shared_ptr<Block>;
 
@@ -239,7 +238,6 @@ using BlockPtr = std::shared_ptr<Block>;
 struct Store {
     bool slots;
     uint32_t block_rows;
-    bool shared = false;  // of several processes: rows are copied when an adoption is applied
     uint64_t generation = 0;
     std::map<uint64_t, BlockPtr> blocks{};  // by key; also some in flight
     std::set<uint64_t> gone{};              // keys of blocks that went

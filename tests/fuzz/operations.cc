@@ -128,26 +128,13 @@ private:
         SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
         store.block_rows = in_.pick({1u, 2u, 3u, 16u}), store.key_bytes = 8;
         const uint64_t sort = in_.number(1);
-        const bool shared = sort % 2 == 1;
-        store.flags = !shared && sort + 100 > 255 ? ROUTECAP_STORE_SLOT_KEYS : 0;
-        e.blocks = std::make_shared<model::Store>(model::Store{
-            .slots = store.flags != 0, .block_rows = store.block_rows, .shared = shared});
-        // All memory of a shared one is taken at once.
-        store.budget_bytes = e.blocks->shared ? 1 << 20 : 64 << 20;
-        create_store(e);
+        store.flags = sort + 100 > 255 ? ROUTECAP_STORE_SLOT_KEYS : 0;
+        e.blocks = std::make_shared<model::Store>(
+            model::Store{.slots = store.flags != 0, .block_rows = store.block_rows});
+        store.budget_bytes = 64 << 20;
+        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&e.store_config, &e.config, &e.store));
         engines_.push_back(std::move(e));
         open();
-    }
-
-    void create_store(Engine &e) {
-        if (!e.blocks->shared) {
-            SAME_STATUS(ROUTECAP_OK, routecap_store_create(&e.store_config, &e.config, &e.store));
-            return;
-        }
-        int32_t descriptor = -1;
-        SAME_STATUS(ROUTECAP_OK, routecap_store_create_shared(&e.store_config, &e.config,
-                                                              &descriptor, &e.store));
-        ::close(descriptor);
     }
 
     // A store may end at any time.
@@ -435,14 +422,13 @@ private:
         uint64_t first = UINT64_MAX;
         for (const Coming &c : e.coming) first = std::min(first, c.step);
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_progress(e.capturer));
-        // What a shared store has then is not modelled.
-        if (!e.blocks->shared) e.model->land(first);
+        e.model->land(first);
         return first;
     }
     // Afterwards every row that has landed and is settled can be read, and no other.
     void progress_some() {
         Engine &e = *engine_;
-        if (!e.later || e.blocks->shared) return progress(e);
+        if (!e.later) return progress(e);
         for (uint64_t n = in_.below(e.coming.size() + 1); n > 0; n--)
             arrive(e, in_.below(e.coming.size()));
         file_arrived(e);
@@ -984,7 +970,6 @@ private:
     void evict() {
         Engine &e = *engine_;
         const std::vector<uint64_t> keys = some_keys();
-        if (e.blocks->shared) progress(e);  // of two in flight it drops both
         for (uint64_t key : keys) {
             check::trace("  evict %llu: %d\n", ull(key), e.blocks->why(key, e.blocks->generation));
             e.blocks->evict(key);
@@ -997,11 +982,6 @@ private:
         Engine &e = *engine_;
         const std::vector<uint64_t> keys = some_keys();
         std::vector<int32_t> reasons(keys.size() + 1, 77);
-        if (e.blocks->shared) {
-            SAME_STATUS(ROUTECAP_ERR_ARGUMENT,
-                        routecap_store_retain(e.store, keys.data(), keys.size(), reasons.data()));
-            return;
-        }
         SAME_STATUS(ROUTECAP_OK,
                     routecap_store_retain(e.store, keys.data(), keys.size(), reasons.data()));
         for (size_t i = 0; i < keys.size(); i++) SAME(e.blocks->retain(keys[i]), reasons[i]);
@@ -1010,7 +990,6 @@ private:
 
     void release() {
         Engine &e = *engine_;
-        if (e.blocks->shared) return;
         std::vector<uint64_t> keys = some_keys();
         for (const auto &[key, block] : e.blocks->blocks)
             if (block->retained > 0 && in_.chance(128)) keys.push_back(key);

@@ -94,8 +94,6 @@ breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
-breaks operations "a shared block of older weights is there" src/prefix/mapped_blocks.cc \
-    's/else if \(there->tag < now \|\| generation != now\)/else if (generation != now)/'
 breaks operations "calls that wait hold up what is between them" src/capture/request_table.h \
     's/\(\(newest\.after == change\.after && newest\.touches\(change\)\)/((newest.number != 0)/'
 breaks operations "a row that is cut in flight counts for no length" src/capture/step_worker.cc \

@@ -43,7 +43,7 @@ build() {
         { cat "$build/fuzz/configure.log"; exit 1; }
     cmake --build "$build/fuzz/library" -j "$(nproc)" > "$build/fuzz/build.log" || { cat "$build/fuzz/build.log"; exit 1; }
     for source in model check ../support/device "${targets[@]}"; do
-        echo "clang++-14 ${flags[*]} -fsanitize=fuzzer-no-link,address,undefined -DROUTECAP_EXPERIMENTAL -Iinclude -Itests/support -c tests/fuzz/$source.cc" \
+        echo "clang++-14 ${flags[*]} -fsanitize=fuzzer-no-link,address,undefined -Iinclude -Itests/support -c tests/fuzz/$source.cc" \
             "-o '$to/objects/$(basename "$source").o'"
     done | xargs -d '\n' -P "$(nproc)" -n 1 bash -c
     for target in "${targets[@]}"; do

@@ -98,7 +98,6 @@ def main():
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
     chosen = {"beside": options.beside, "folder": str(routings), "budget_bytes": 64 << 20}
-    chosen |= {"store": str(options.folder / "store"), "store_bytes": 32 << 20}
     routecap.sglang.install(routecap.sglang.Options(**chosen))
     import sglang
 
@@ -201,18 +200,6 @@ def main():
         with plugin.waits(found.append):
             torch.ones(1, device="cuda").item()
         return found == [plugin.WAITS]
-
-    def judge_store():
-        """Whoever computes tokens again publishes the same rows again."""
-        shape = routecap.models.describe(first / "config.json").settings()
-        with open(options.folder / "store", "r+b") as file:
-            stats = routecap.experimental.SharedStore.open(file.fileno(), **shape).stats()
-        counts["blocks published"] = stats.blocks_published
-        counts["blocks published again"] = stats.blocks_repeated
-        counts["WRONG blocks published again, different"] = (
-            0 if options.gpu else stats.blocks_mismatched
-        )
-        counts["WRONG generation of the store"] = stats.generation != 7
 
     async def one(name, prompt, most, asked, delay=0.0, abort=False):
         await asyncio.sleep(delay)
@@ -322,7 +309,6 @@ def main():
     traffic("updated", 20)
     settle()
     engine.shutdown()
-    judge_store()
 
     for what, count in sorted(counts.items()):
         if count:

@@ -3,7 +3,7 @@
 # 2.11 for CUDA 13, transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh
 # made, and routecap/, an unpacked wheel that was built with nvcc. engines measures SGLang's own step
 # (9 minutes). The others check every row in CUDA graphs: rows
-# of requests, retract those of retracted ones and what a store gets, drafts those of speculative
+# of requests, retract those of retracted ones, drafts those of speculative
 # decoding, host those of KV that comes back from the host. Whichever of these are named run at once
 # on the one GPU, behind the measurement (2 to 4 minutes in all). Without a name it does engines,
 # rows and retract. $OUT/ gets figures, and checks.log the whole output of the checks.

@@ -51,14 +51,13 @@ std::vector<uint64_t> block_keys(const std::vector<uint64_t> &tokens, size_t row
 }  // namespace
 
 std::string Shape::text() const {
-    static const char *const stores[] = {"", ", a store", ", a shared store"};
     char text[240];
     std::snprintf(
         text, sizeof text,
         "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s%s",
         layers, k, experts, rows, slots, dtype, tap, policy, ull(pages),
         attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "",
-        stores[store]);
+        store ? ", a store" : "");
     return text;
 }
 
@@ -85,7 +84,7 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
         model_shape_->layers.push_back(
             {static_cast<int32_t>(l), shape.experts, ROUTECAP_PROVENANCE_CAPTURED});
     model_ = std::make_unique<model::Capturer>(model_shape_, shape.slots, 0, UINT32_MAX);
-    if (shape.store != Shape::no_store) create_store(config);
+    if (shape.store) create_store(config);
     ids_ = static_cast<unsigned char *>(
         device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
     live_ = static_cast<int32_t *>(device_.allocate(sizeof *live_));
@@ -108,15 +107,7 @@ void Engine::create_store(const routecap_config &config) {
     routecap_store_config &store = store_config_;
     SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
     store.block_rows = shape_.block_rows, store.key_bytes = 8;
-    if (shape_.store == Shape::shared) {
-        int32_t descriptor = -1;
-        store.budget_bytes = 128 << 20;
-        SAME_STATUS(ROUTECAP_OK,
-                    routecap_store_create_shared(&store, &config, &descriptor, &store_));
-        close(descriptor);
-    } else {
-        SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &store_));
-    }
+    SAME_STATUS(ROUTECAP_OK, routecap_store_create(&store, &config, &store_));
     blocks_ = std::make_shared<model::Store>(
         model::Store{.slots = false, .block_rows = shape_.block_rows});
 }
@@ -481,8 +472,7 @@ void Engine::step() {
             publish(s, s->computed);
         }
     }
-    // Whoever adopts from a shared store has what is there when the worker copies.
-    if (shape_.store == Shape::local) {
+    if (store_ != nullptr) {
         if (chance(20)) evict();
         if (chance(20)) retain();
         if (chance(1)) advance();
@@ -665,8 +655,7 @@ void Engine::note_memory(const Batch &batch, const std::vector<int32_t> &status)
     routecap_stats s{};
     s.struct_size = sizeof s;
     SAME_STATUS(ROUTECAP_OK, routecap_capturer_stats(capturer_, &s));
-    most_bytes_ =
-        std::max(most_bytes_, s.bytes_budget + pages * memory_.page_bytes);
+    most_bytes_ = std::max(most_bytes_, s.bytes_budget + pages * memory_.page_bytes);
     if (s.bytes_in_use <= s.bytes_budget)
         std::erase_if(touched_, [this](const Touched &span) {
             return span.drafts == nullptr && span.step < landed_;

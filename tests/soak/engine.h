@@ -36,7 +36,7 @@ struct Shape {
     uint32_t sequences;  // that run at a time
     // Sequences publish what they have computed and adopt what others published. Nothing is lost,
     // cut or computed otherwise then, so that every block is whole whoever publishes it first.
-    enum { no_store, local, shared } store;
+    bool store;
     uint32_t block_rows;
     std::string text() const;
 };

@@ -60,16 +60,14 @@ soak::Shape shape_of(std::mt19937_64 &random) {
     shape.pages = 0;
     shape.may_lose = false;
     shape.block_rows = pick({1, 3, 16, 16, 64});
-    // A shared one has memory for what a round can publish.
-    shape.store = random() % 3 == 0 && shape.layers * shape.k <= 96 ? soak::Shape::shared
-                                                                   : soak::Shape::local;
+    shape.store = true;
     return shape;
 }
 
 void tell_where() {
     std::fprintf(stderr,
-                 "make it again with --seed %" PRIu64 " --round %" PRIu64
-                 " --store %" PRIu64 " --rounds 1 (after %" PRIu64 " steps of this run)\n",
+                 "make it again with --seed %" PRIu64 " --round %" PRIu64 " --store %" PRIu64
+                 " --rounds 1 (after %" PRIu64 " steps of this run)\n",
                  seed, round_now, with_store, totals_now != nullptr ? totals_now->steps : 0);
     if (soak::examined == nullptr) return;
     std::fprintf(stderr, "history of sequence %" PRIu64 ":\n", soak::examined->number);

@@ -64,7 +64,6 @@ TEST(Hole, says_evicted_for_the_last_65536_keys_that_went) {
 
 // ---- What is published ----------------------------------------------------------------------
 
-// A shared store had it in neither place while the worker brought it from one to the other.
 TEST(Rows, that_were_published_are_there_all_the_while_they_land) {
     Rig rig;
     Shelf shelf(rig.shape());
@@ -102,7 +101,6 @@ TEST(Rows, that_replace_others_and_are_cut_in_flight_are_published) {
 // ---- Slots ----------------------------------------------------------------------------------
 
 TEST(Slots, are_not_of_who_had_them_before_if_nothing_lands) {
-    if (Shelf::shared()) GTEST_SKIP() << "a shared store has no slot keys";
     Rig rig;
     Shelf shelf(rig.shape(), {.block_rows = 1, .flags = ROUTECAP_STORE_SLOT_KEYS});
     const routecap_request a = rig.open(), b = rig.open(), c = rig.open();

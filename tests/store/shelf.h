@@ -37,25 +37,11 @@ public:
         config.flags = options.flags, config.budget_bytes = options.budget_bytes;
         config.generation = options.generation;
         const routecap_config of = config_of(shape);
-        // All of its memory is taken.
-        if (shared() && config.budget_bytes == 0) config.budget_bytes = 4 << 20;
-        if (shared())
-            EXPECT_STATUS(ROUTECAP_OK,
-                          routecap_store_create_shared(&config, &of, &descriptor_, &store_));
-        else
-            EXPECT_STATUS(ROUTECAP_OK, routecap_store_create(&config, &of, &store_));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_store_create(&config, &of, &store_));
     }
-    ~Shelf() {
-        free();
-        if (descriptor_ >= 0) close(descriptor_);
-    }
+    ~Shelf() { free(); }
     Shelf(const Shelf &) = delete;
 
-    // ROUTECAP_TEST_STORE=shared in the environment: stores that other processes could open.
-    static bool shared() {
-        const char *const which = std::getenv("ROUTECAP_TEST_STORE");
-        return which != nullptr && std::string(which) == "shared";
-    }
     routecap_store *get() const { return store_; }
     void free() { routecap_store_free(std::exchange(store_, nullptr)); }
     uint64_t rows(size_t blocks) const { return blocks * options_.block_rows; }

@@ -39,8 +39,6 @@ EXEMPT = {
     "serialized_slice": "is compared with routing_slice in the tests and by fuzzing",
     "received_read": "writes a table whose numbers are the library's: tests/recording/received.cc",
     "received_compare": "reads that table",
-    "store_create_shared": "needs a descriptor: tests/store",
-    "store_open_shared": "needs a descriptor: tests/store",
 }
 
 

@@ -49,10 +49,9 @@ check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500" \
         "--copies --preempt --prefix" "--copies --drafts --prefix --seed 7"
-    blocks 0.21 "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2" "--store $build/vllm_engine_slots --seed 3"
+    blocks 0.21 "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
     judged 0.21 capture=routecap "capture=own cache=" "--runs 2 drafts=1 blocks= cache=" "--runs 2 lora=1" "--runs 2 copies=1"
-    check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix \
-        --store "$build/vllm_engine_store"
+    check "0.21: two data-parallel ranks, parallel.py" "$python" tests/vllm_engine/parallel.py data --requests 120 --prefix
     for options in --prefix --sync; do
         check "0.21: two stages of a pipeline, parallel.py $options" "$python" tests/vllm_engine/parallel.py pipeline --requests 48 $options
     done

@@ -1,7 +1,7 @@
 """Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
-                        [--prefix] [--store FILE] [--balance]
+                        [--prefix] [--balance]
 
     tensor    tensor parallel: workers in processes of their own, all of which route the same tokens
     expert    the same, and each rank has its own experts
@@ -9,8 +9,7 @@
     data      data parallel: an engine for each rank, with requests of its own. Also without a GPU
 
 With --prefix every other prompt begins as another one did, whose rows come out of the workers'
-stores; with --store out of one in a file, which engines share. With --balance vLLM's balancer puts
-replicas of experts on ranks, and moves them (expert).
+stores. With --balance vLLM's balancer puts replicas of experts on ranks, and moves them (expert).
 
 Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows it says
 what is known. One rank shows the program itself.
@@ -35,7 +34,6 @@ parser.add_argument("--eager", action="store_true")
 parser.add_argument("--sync", action="store_true", help="no async scheduling")
 parser.add_argument("--balance", action="store_true", help="experts, by vLLM's balancer")
 parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
-parser.add_argument("--store", default="", help="a file for rows of prefixes")
 parser.add_argument("--requests", type=int, default=48, help="of each engine")
 parser.add_argument("--kv", type=float, default=2, help="GiB of each rank's cache")
 options = parser.parse_args()
@@ -61,7 +59,6 @@ def in_every_process():
     )
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     os.environ["ROUTECAP_VLLM"] = "1"
-    os.environ["ROUTECAP_VLLM_STORE_FILE"] = options.store
     os.environ.setdefault("ROUTECAP_VLLM_STORE_BYTES", str(1 << 26))
     os.environ["PYTHONHASHSEED"] = "0"  # engines have the same hashes of blocks
     if options.kind == "data":  # its ranks step together only in processes of their own
@@ -174,7 +171,7 @@ def one_engine(rank):
             missing = (row == -1).all()
             if known is None:
                 found = any((row == each).all() for each in of_prefix.get(key, ()))
-                what = "rows out of the prefix cache, by a store"
+                what = "rows out of the prefix cache, by the stores"
                 counts[what if found else f"WRONG {'missing: ' if missing else ''}{what}"] += 1
                 continue
             if not all((each == known[0]).all() for each in known):
@@ -213,7 +210,7 @@ def main():
         print(f"{count:9d}  {what}")
     wrong = any(what.startswith("WRONG") for what in counts)
     few = counts["rows equal to what the first rank chose"] < 1000
-    few |= options.prefix and not counts["rows out of the prefix cache, by a store"]
+    few |= options.prefix and not counts["rows out of the prefix cache, by the stores"]
     print("FAILED" if wrong or few else "PASSED", flush=True)
     raise SystemExit(bool(wrong or few))
 

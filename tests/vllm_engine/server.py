@@ -102,7 +102,6 @@ class Server:
             "ROUTECAP_VLLM_FOLDER": str(folder / "rows"),
             "ROUTECAP_VLLM_FOLDER_BYTES": "50000",
             "ROUTECAP_VLLM_OBJECTS": f"file://{folder.resolve() / 'objects'}",
-            "ROUTECAP_VLLM_STORE_FILE": str(folder / "store"),
             "ROUTECAP_VLLM_STORE_BYTES": str(1 << 24),
         }
         self.log = Path(log)
@@ -218,9 +217,6 @@ def ids_of(value, kind, start=0):
     if kind == "file":
         assert value["bytes"] == os.path.getsize(value["file"]) and value["offset"] == 0
         return routecap.vllm.read(value).ids()
-    if kind == "store":  # 40 rows, of which two blocks are full
-        assert len(base64.b64decode(value["keys"])) == (0 if start >= 32 else 2 * 32)
-        return routecap.vllm.read(value).ids()
     if kind == "reference":
         return read(value).ids()
     hint = {"experts": 32, "first": start}
@@ -313,8 +309,6 @@ def in_every_format(server, rows):
     from routecap.vllm._asked import FORMATS
 
     for kind in FORMATS:
-        if kind == "store" and not IS_21:
-            continue
         for start in (0, 20 if IS_33 else 35):  # 0.33: up to the prompt's end
             asked = {"routed_experts_format": kind, "routed_experts_start": start}
             asked["routed_experts_dtype"] = "int16" if kind == "nrlre1" else "uint8"
@@ -397,10 +391,8 @@ def several(server, rows):
 
 
 def refused(server):
-    of_21 = () if IS_21 else (({"routed_experts_format": "store"}, "which only vLLM 0.21 has"),)
     of_33 = (({"routed_experts": 0}, "has no routed_experts"),) if IS_33 else ()
     for asked, said in (
-        *of_21,
         *of_33,
         ({"routed_experts_format": "xml"}, "routed_experts_format is 'xml'"),
         ({"routed_experts_start": -1}, "routed_experts_start is -1"),

@@ -2,14 +2,13 @@
 KV cache that the request attends to; in every release and with either model runner.
 
     python3 slots.py [--rows N] [--block ROWS] [--blocks N] [--sync] [--updates load|tag|none]
-                     [--flush P] [--store FILE] [--seed N] [--json FOLDER]
+                     [--flush P] [--seed N] [--json FOLDER]
 
 Random traffic has prompts in common, prompts of whole blocks and prompt_logprobs (whose requests
 compute blocks that are there already), n = 3, stop tokens, preemptions, aborts, requests that are
 off, and weights that change every few steps: with the cache emptied and what runs preempted, with a
-try to empty it, and without. The oracle is oracle.py's. With --store two engines of one file, in
-two processes, go through that side by side. Prints a line for each kind of row, and PASSED or
-FAILED.
+try to empty it, and without. The oracle is oracle.py's. Prints a line for each kind of row, and
+PASSED or FAILED.
 
 --json: `routecap conform` judges the same engine first, and a report of both is written there, for
 docs/matrix.py.
@@ -20,7 +19,6 @@ import collections
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,22 +37,12 @@ parser.add_argument("--updates", choices=("load", "tag", "none"), default="load"
 parser.add_argument(
     "--flush", type=float, default=0.3, help="share of updates that empty the cache"
 )
-parser.add_argument("--store", default="", help="a file that two engines share")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--json", type=Path, help="a folder for the report")
 options = parser.parse_args()
-if options.store and options.updates == "load":
-    options.updates = "tag"  # both are to have the same numbers for the same weights
 
 if options.json:
     os.environ["ROUTECAP_VLLM_FOLDER"] = tempfile.mkdtemp()  # for a format that conform asks for
-other = None
-if options.store:
-    os.environ["ROUTECAP_VLLM_STORE_FILE"] = options.store
-    os.environ["PYTHONHASHSEED"] = "0"
-    if "SLOTS_OTHER" not in os.environ:
-        arguments = [sys.executable, *sys.argv, "--seed", str(options.seed + 1000)]
-        other = subprocess.Popen(arguments, env=os.environ | {"SLOTS_OTHER": "1"})
 
 import engine  # noqa: E402
 import torch  # noqa: E402
@@ -220,7 +208,7 @@ def missing(hit, who, reason):
         return f"WRONG computed, and missing{reason}"
     if who in without:
         return "missing, computed for a request that is off"
-    return f"missing{reason}" if options.store else f"WRONG missing{reason}"
+    return f"WRONG missing{reason}"
 
 
 steps = 0
@@ -254,8 +242,6 @@ few = not counts["right, hit"] + old or not counts["begun anew"]
 few |= not counts["choices that ended by stop"] or not counts["aborted"]
 few |= options.updates != "none" and not old
 few |= options.updates != "none" and options.flush > 0 and not counts["emptied: True"]
-if other is not None:
-    wrong |= bool(other.wait())
 if report is not None:
     wrong |= report["status"] != 0
     release = ".".join(map(str, releases.RELEASE))

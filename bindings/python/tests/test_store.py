@@ -2,9 +2,6 @@
 
 import gc
 import hashlib
-import multiprocessing
-import os
-import pickle
 import struct
 
 import numpy as np
@@ -12,7 +9,6 @@ import pytest
 import routecap
 from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
 from routecap import Missing
-from routecap.experimental import SharedStore
 
 SHAPE = {"layers": LAYERS, "k": K, "experts": EXPERTS}
 
@@ -165,34 +161,3 @@ def test_another_shape_is_refused(capturer):
     with pytest.raises(routecap.Error) as refused:
         capturer.adopt(capturer.open(), store, 0, [1])
     assert refused.value.status == routecap.Status.ERR_SHAPE_MISMATCH
-
-
-def publish_elsewhere(store, keys):
-    with store, routecap.Capturer(**SHAPE, rows=ROWS) as capturer:
-        published(capturer, store, keys)
-
-
-def test_another_process_publishes_to_a_store_that_was_sent_to_it(capturer):
-    store, descriptor = SharedStore.create(capturer, block_rows=16, budget_bytes=1 << 20)
-    keys = store.keys(range(32), seed=b"model@1")
-    other = multiprocessing.get_context("spawn").Process(
-        target=publish_elsewhere, args=(store, keys)
-    )
-    other.start()
-    other.join()
-    assert other.exitcode == 0
-    request = capturer.open()
-    assert request.adopt(store, 0, keys).found == 2
-    np.testing.assert_array_equal(finished(request, 32), expected_ids(1, 32))
-    # The same memory by its descriptor; another shape is refused.
-    again = SharedStore.open(descriptor, capturer, block_rows=16)
-    assert again.leading(keys) == 2
-    with pytest.raises(routecap.Error, match="block_rows"):
-        SharedStore.open(descriptor, capturer, block_rows=8)
-    os.close(descriptor)
-    store.close()
-    assert again.leading(keys) == 2
-    with pytest.raises(TypeError):
-        pickle.dumps(store)
-    with pytest.raises(TypeError):
-        pickle.dumps(routecap.Store(capturer))

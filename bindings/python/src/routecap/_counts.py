@@ -111,7 +111,7 @@ class StoreStats(NamedTuple):
     blocks_empty: int
     """Published without a row that landed."""
     blocks_refused: int
-    """There was no room, or another process had the lock of a shared store."""
+    """There was no room."""
     blocks_stale: int
     """A row of it, or its publisher, was of an older generation."""
     blocks_adopted: int

@@ -31,7 +31,6 @@ PLAIN = Settings(
     tokenizers=1,
     host_tokens=0,
     weight_version="",
-    model_name="model",
 )
 
 

@@ -49,19 +49,6 @@ def test_rows_of_a_cached_prefix_count_where_they_were_computed(start, options):
     assert sum(rows.values()) == len(first.tokens) + len(second.tokens) - 31
 
 
-def test_the_blocks_of_the_store_that_engines_share_are_counted(start, options, tmp_path):
-    engine = start(options=replace(options, store=str(tmp_path / "store"), store_bytes=8 << 20))
-    [served] = requests(40)
-    engine.generate([served])
-    store = engine.capturer._shared.store
-    deadline = time.monotonic() + 10  # another thread publishes
-    while (found := store.stats()).blocks_in_flight or not found.blocks_published:
-        engine.capturer.capturer.progress()
-        assert time.monotonic() < deadline
-    blocks = scrape(options.metrics_port)["routecap_store_blocks_total"]
-    assert blocks["published", "0"] == store.stats().blocks_published > 0
-
-
 def test_ranks_of_a_machine_have_ports_of_their_own(start, options, ranks, monkeypatch, caplog):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)

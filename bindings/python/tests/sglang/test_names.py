@@ -61,7 +61,7 @@ class Served:
         def tokens(n):
             return draw.integers(0, stand_in.VOCABULARY, n).tolist()
 
-        engine = self.engine = start(Options(store=str(folder / "store"), store_bytes=1 << 20))
+        engine = self.engine = start()
         if not hasattr(engine.capturer, "capturer"):
             return
         shared, session = tokens(20), stand_in.Session(session_id="s")

@@ -485,7 +485,6 @@ def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
     [
         ({"routed_experts": 0}, "vLLM has no routed_experts"),
         ({"routed_experts_start": 3}, "vLLM has no routed_experts"),
-        ({"routed_experts_format": "store"}, "which only vLLM 0.21 has"),
         ({"routed_experts_format": "reference"}, "this process has no ROUTECAP_VLLM_OBJECTS"),
         ({"routed_experts_format": "lists"}, "only AsyncLLM.generate and the HTTP server"),
         ({"routed_experts_dtype": "uint8"}, "only AsyncLLM.generate and the HTTP server"),

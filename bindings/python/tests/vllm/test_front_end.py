@@ -336,8 +336,6 @@ def test_formats_of_0_26_have_the_layers_that_its_arrays_have(make):
 
 def test_what_0_26_does_not_have_is_refused_by_name(make, monkeypatch):
     processor = make("0.26")
-    with pytest.raises(ValueError, match="'store', which only vLLM 0.21 has"):
-        processor.add("a", format="store")
     monkeypatch.setattr(_front_end, "_captures", False)
     for asked in ({"format": "lists"}, {"dtype": "uint8"}, {"start": 3}, {"validity": True}):
         with pytest.raises(ValueError, match="does not capture with routecap"):

@@ -88,12 +88,21 @@ class Caching(Batch):
         getattr(self.capturer, change)(*[int(self.model.version)] * (change == "set_tag"))
 
 
+def of_a_program(start, block_rows):
+    """Of a store that engines of one program use together."""
+    first = Caching(start, **{"first of all": request()})
+    return Options(store=routecap.Store(first.capturer.capturer, block_rows=block_rows))
+
+
+@pytest.fixture
+def of_program(start):
+    return of_a_program(start, BLOCK)
+
+
 @pytest.fixture(params=["numbers", "contents"])
-def options(request, tmp_path):
+def options(request):
     """Of a store of the engine's own, and of one that others use too."""
-    if request.param == "numbers":
-        return None
-    return Options(store_file=str(tmp_path / "rows"), store_bytes=1 << 22)
+    return None if request.param == "numbers" else request.getfixturevalue("of_program")
 
 
 def test_a_request_that_hits_what_another_filled_has_its_rows(start, options):
@@ -194,9 +203,8 @@ def test_a_block_that_is_allocated_anew_has_no_rows_until_it_is_full(start, opti
     batch.rows_of_versions("d", [1] * 9)
 
 
-def test_what_another_engine_hands_over_has_its_rows_while_weights_are_the_first(start, tmp_path):
-    options = Options(store_file=str(tmp_path / "rows"), store_bytes=1 << 22)
-    one, other = (Caching(start, options, **{name: request()}) for name in "ab")
+def test_what_another_engine_hands_over_has_its_rows_while_weights_are_the_first(start, of_program):
+    one, other = (Caching(start, of_program, **{name: request()}) for name in "ab")
     one.fill("a")
     one.wait_for_blocks()
     other.hit("b", numbers=[11, 12])
@@ -238,10 +246,10 @@ def test_the_programs_store_is_used_and_must_fit(start):
     assert Caching(start, Options(store_bytes=0), a=request()).prefixes is None
 
 
-def test_two_engines_with_one_file_have_the_rows_of_their_own_weights(start, tmp_path):
+def test_two_engines_with_one_store_have_the_rows_of_their_own_weights(start, of_program):
     """Both get new weights, and neither empties its cache."""
-    options = Options(store_file=str(tmp_path / "rows"), store_bytes=1 << 22)
-    a, b = Caching(start, options, a=request()), Caching(start, options, b=request(), c=request())
+    a = Caching(start, of_program, a=request())
+    b = Caching(start, of_program, b=request(), c=request())
     b.fill("b")
     b.wait_for_blocks()
     for engine in (a, b):
@@ -340,6 +348,7 @@ def engine_request(tokens, name="a"):
 
 
 def test_the_scheduler_tells_what_is_allocated_fills_and_is_hit(start, options):
+    options = options and of_a_program(start, BLOCK // 2)
     batch = Batch(start, options=options, a=request(), b=request(), c=request())
     tokens = [*TOKENS, *range(40, 49)]
     a, b = engine_request(tokens), engine_request(tokens, "b")

@@ -36,7 +36,6 @@ def answered(rows=None, folder=None, **asked):
 
 
 def test_each_format_gives_the_same_rows(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROUTECAP_VLLM_STORE_FILE", str(tmp_path / "store"))  # see test_references
     monkeypatch.setenv("ROUTECAP_VLLM_OBJECTS", f"file://{tmp_path}/objects")
     folder = _answers.Folder(tmp_path / "rows", 1 << 20)
     rows = rows_of(start=2)
@@ -50,7 +49,6 @@ def test_each_format_gives_the_same_rows(tmp_path, monkeypatch):
         "nrlre1": lambda text: routecap.wire_decode(text, "nrlre1", experts=64)[0].ids(),
         "routecap.base64": lambda text: routecap.Routing.deserialize(base64.b64decode(text)).ids(),
         "file": lambda place: vllm.read(place).ids(),
-        "store": lambda place: vllm.read(place).ids(),
         "reference": lambda place: reader.rows(place).read(2, 3).ids(),
     }
     assert sorted(read) == sorted(_asked.FORMATS)

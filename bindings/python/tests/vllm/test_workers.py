@@ -147,14 +147,11 @@ def test_cuts_and_new_weights_reach_every_stage(serve):
 
 
 @pytest.mark.parametrize("layers", [STAGES, (sum(STAGES, ()),)], ids=["pipeline", "tensor"])
-def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_path, layers):
-    path = tmp_path / "rows"
-    module.set_options(module.Options(store_file=str(path)))
+def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, layers):
     executor = serve(*map(Stage, layers), Stage(layers[-1], mirror=True))
     workers = _workers.Workers(executor)
     blocks, key = workers.keep_prefixes(2, 2, 8, False), b"two of a"
-    shared = len(layers) == 1  # each stage has a store of its own
-    assert blocks.by_contents is shared
+    assert not blocks.by_contents
     blocks.step.begins.append(BlocksOf("a", 0, []))
     for step in range(3):
         if step == 1:
@@ -169,10 +166,9 @@ def test_rows_of_cached_prefixes_come_out_of_stores_of_the_workers(serve, tmp_pa
     for name, tokens in (("a", TOKENS["a"]), ("b", of_both)):
         np.testing.assert_array_equal(rows[name].array(), expected(tokens))
         assert rows[name].validity().all()
-    assert path.exists() is shared
     blocks.drop(BlocksOf("a", 0, [6], [key]))
     for worker in executor.workers[:-1]:
-        [reason] = worker.capturer.prefixes.store.reasons([key] if shared else [6])
+        [reason] = worker.capturer.prefixes.store.reasons([6])
         assert reason == routecap.Missing.EVICTED
 
 

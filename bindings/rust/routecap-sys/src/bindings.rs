@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 d5909b5067b84c81f21badeb4b739eda200fafc2341c70ac86437c5adee84244
+// Of headers with the SHA-256 1a83089ba7741aec513a54e2ae3e84844bf03bd8b16e2e3ed0339d8d19b161bf
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3863,8 +3863,7 @@ pub struct routecap_store_counts {
     pub blocks_repeated: u64,
     /// published without a row that landed
     pub blocks_empty: u64,
-    /// there was no room, or another process had the lock of a shared
-    /// store
+    /// there was no room
     pub blocks_refused: u64,
     /// a row of it, or its publisher, was of an older generation
     pub blocks_stale: u64,
@@ -5275,89 +5274,6 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> routecap_status;
 }
-unsafe extern "C" {
-    /// Create a store that several processes of one machine share. Each other process opens it by its
-    /// descriptor.
-    ///
-    /// Limits. A shared store has content keys only: ROUTECAP_STORE_SLOT_KEYS is an error. It retains no
-    /// blocks: routecap_store_retain and routecap_store_release return ROUTECAP_ERR_ARGUMENT.
-    ///
-    /// Memory. The call takes all memory of the store: the budget for blocks, and about 1.2 MB more. The
-    /// store takes no more later.
-    ///
-    /// Blocks. Other processes find a block once it is complete. For a publish, the worker thread copies
-    /// the rows into the store. For an adopt, it copies them into memory that counts in the capturer's
-    /// budget, and checks them: a block that another process left half done is missing. If a block is
-    /// dropped between an adopt and that copy, it is EVICTED for the adopter too. The counts are those
-    /// of all processes together, except blocks_in_flight.
-    ///
-    /// Room. If there is no room, the store goes round its blocks, and drops the first that is of an
-    /// older generation, or that nobody published or adopted since it came by last. In a store of more
-    /// than 32 blocks this may happen while evicted blocks have left room elsewhere. bytes_peak is the
-    /// highest bytes_in_use that a call of routecap_store_stats has seen.
-    ///
-    /// Lock. To publish blocks, a process must hold the store's lock. All else works without it. The
-    /// worker thread waits for the lock for up to one second. A process may fail to get it, for example
-    /// because another process was stopped while it held the lock. Then its blocks are not published
-    /// (blocks_refused).
-    ///
-    /// Death. A process may die at any moment without holding up the others.
-    ///
-    /// Trust. A process that writes into the memory by other means can make rows missing by accident,
-    /// and wrong on purpose. Pass the descriptor only to processes that you trust.
-    ///
-    /// @param[in] config       The configuration.
-    /// @param[in] shape        As in routecap_store_create.
-    /// @param[out] descriptor  A file descriptor of anonymous memory, which can neither shrink nor grow.
-    ///                         The caller owns it, and may close it after the call. A forked child
-    ///                         inherits it; to another program, pass it over a UNIX socket, because exec
-    ///                         closes it.
-    /// @param[out] store       The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also for ROUTECAP_STORE_SLOT_KEYS);
-    ///         ROUTECAP_ERR_NO_BACKEND (this system has no such memory, or no /proc).
-    pub fn routecap_store_create_shared(
-        config: *const routecap_store_config,
-        shape: *const routecap_config,
-        descriptor: *mut i32,
-        store: *mut *mut routecap_store,
-    ) -> routecap_status;
-}
-unsafe extern "C" {
-    /// Open a store that several processes share. If the descriptor is that of an empty file, create the
-    /// store in the file. Processes can then find the store by the name of the file, such as a name in
-    /// /dev/shm.
-    ///
-    /// When the store is created in a file, the file takes all memory of the store. If anyone truncates
-    /// the file, every process that has it open is killed (SIGBUS). A store does not survive a reboot.
-    ///
-    /// If several processes find the file empty, one of them makes the store. The others wait as long as
-    /// the file grows, and return if it has not grown for three seconds. If a process dies while it
-    /// makes the store, the next process that opens the file makes it.
-    ///
-    /// A file with a name must belong to this user or to root, because its owner could make rows wrong.
-    /// So open the file with O_NOFOLLOW, and create it with mode 0600.
-    ///
-    /// @param[in] config      The configuration. block_rows and key_bytes must be those that the store
-    ///                        was created with. budget_bytes and generation matter only if the file is
-    ///                        empty.
-    /// @param[in] shape       The shape that the store was created with.
-    /// @param[in] descriptor  A descriptor of routecap_store_create_shared, or of a file opened for
-    ///                        reading and writing. The caller still owns it, and may close it after the
-    ///                        call.
-    /// @param[out] store      The store, to be freed with routecap_store_free; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (no store, a store of another version or another boot,
-    ///         or a damaged one); ROUTECAP_ERR_ARGUMENT (also for ROUTECAP_STORE_SLOT_KEYS, or if the
-    ///         file belongs to another user); ROUTECAP_ERR_SHAPE_MISMATCH (a different shape, block_rows
-    ///         or key_bytes); ROUTECAP_ERR_NOT_READY (another process is making the store, and makes no
-    ///         progress); ROUTECAP_ERR_NO_MEMORY (also if the disk is full); ROUTECAP_ERR_NO_BACKEND
-    ///         (this system has no /proc).
-    pub fn routecap_store_open_shared(
-        config: *const routecap_store_config,
-        shape: *const routecap_config,
-        descriptor: i32,
-        store: *mut *mut routecap_store,
-    ) -> routecap_status;
-}
 /// All functions except routecap_get_api, each under its name without the prefix, in the order
 /// of the chapters. Later versions only add entries, at the end.
 #[repr(C)]
@@ -6133,27 +6049,10 @@ pub struct routecap_api {
             arg3: routecap_stream,
         ) -> routecap_status,
     >,
-    /// experimental.h
-    pub store_create_shared: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_store_config,
-            arg2: *const routecap_config,
-            arg3: *mut i32,
-            arg4: *mut *mut routecap_store,
-        ) -> routecap_status,
-    >,
-    pub store_open_shared: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *const routecap_store_config,
-            arg2: *const routecap_config,
-            arg3: i32,
-            arg4: *mut *mut routecap_store,
-        ) -> routecap_status,
-    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 856usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 840usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6365,10 +6264,6 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, received_read) - 824usize];
     ["Offset of field: routecap_api::received_compare"]
         [::core::mem::offset_of!(routecap_api, received_compare) - 832usize];
-    ["Offset of field: routecap_api::store_create_shared"]
-        [::core::mem::offset_of!(routecap_api, store_create_shared) - 840usize];
-    ["Offset of field: routecap_api::store_open_shared"]
-        [::core::mem::offset_of!(routecap_api, store_open_shared) - 848usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.

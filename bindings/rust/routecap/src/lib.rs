@@ -62,7 +62,6 @@
 //! - `vendored`: build the C++ library from the sources in `routecap-sys` and link it statically,
 //!   instead of finding an installed one.
 //! - `ndarray`: sources from, and copies to, arrays of the crate `ndarray`.
-//! - `experimental`: the module of that name, methods that few programs need and that may be withdrawn.
 #![deny(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -74,8 +73,6 @@ mod copy;
 mod coverage;
 mod declared;
 mod error;
-#[cfg(feature = "experimental")]
-pub mod experimental;
 mod forward;
 mod import;
 mod load;

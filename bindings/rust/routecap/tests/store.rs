@@ -69,13 +69,3 @@ fn keys_continue() {
     assert_eq!(key_chain(&whole[..16], &tokens[4..], 4, 16).unwrap(), whole[16..]);
     refused(key_chain(b"", &tokens, 4, 65), ErrorKind::Argument, "key_bytes");
 }
-
-#[cfg(feature = "experimental")]
-#[test]
-fn a_store_of_several_processes_says_if_there_is_none() {
-    match small().create_shared(&config()) {
-        Ok((_, descriptor)) => drop(small().open_shared(&config(), descriptor).unwrap()),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::NoBackend),
-    }
-    assert!(small().open_shared(&config(), -1).is_err());
-}

@@ -16,10 +16,9 @@ from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
-from ._lives import Lives, Rows, life_of, tokens_of, tree_of, tree_without_salts
+from ._lives import Lives, life_of, tokens_of, tree_of, tree_without_salts
 from ._options import Options
 from ._prefixes import Prefixes, Tokens
-from ._shared import Shared
 from ._sinks import Finished, Sinks
 
 if TYPE_CHECKING:
@@ -133,7 +132,6 @@ class Capturer:
         fused: int = 0,
         salts: bool = True,
         starts: bool = True,
-        model_name: str = "",
         weight_version: str = "",
     ) -> None:
         from ._op import anchor
@@ -162,17 +160,9 @@ class Capturer:
         )
         self._sinks = Sinks(options)
         self._outbox: Outbox | None = None
-        self._shared: Shared | None = None
         self.tag = _number(weight_version) or 0
         self._issued = -1  # the largest tag that a row has
         self.weight_version = weight_version
-        if options.store and place.owner:
-            try:
-                self._shared = Shared(
-                    self.capturer, options.store, options.store_bytes, model_name, self.tag
-                )
-            except (OSError, routecap.Error):
-                logger.exception("routed experts: no rows go to %s, or come from it", options.store)
         if options.metrics_port and place.owner:
             self._metrics = serve_rank(
                 self.capturer,
@@ -180,21 +170,18 @@ class Capturer:
                 options.metrics_address,
                 logger=logger,
                 replica=place.replica,
-                store=None if self._shared is None else self._shared.store,
                 experts=options.metrics_experts,
             )
         self._outside = self.storage_cleared = False
         self._computed = False  # anything since the last flush
         self.tree_of = tree_of if salts else tree_without_salts
         self._starts = starts
-        self._lives = Lives(self.capturer, self.prefixes, self.tree_of, self._shared)
+        self._lives = Lives(self.capturer, self.prefixes, self.tree_of)
 
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
         self._sinks.close()
-        if self._shared is not None:
-            self._shared.close()
         if self._outbox is not None:
             self._outbox.close()
         self.capturer.close()
@@ -281,11 +268,10 @@ class Capturer:
             return None
         # The last token's row is there if it was input to a pass that ran ahead: who continues the
         # sequence needs it.
-        share = None if self._shared is None else self._sharing(self._shared, life.rows, request)
         routing = life.rows.finish(prompt + output)
         finished = Finished(request.rid, routing, prompt, output, self.weight_version)
-        if self._sinks or share is not None:
-            self._sinks.put(finished, share)
+        if self._sinks:
+            self._sinks.put(finished)
         if not request.return_routed_experts or self.own is not None:
             return None
         dtype = dtype_asked(request.sampling_params)
@@ -296,26 +282,6 @@ class Capturer:
         if self._outbox is None:
             self._outbox = Outbox()
         return self._outbox.put(routing, asked)
-
-    def _sharing(
-        self, shared: Shared, rows: Rows, request: Any
-    ) -> Callable[[routecap.Routing], None] | None:
-        """What gives the rows of a request that ends to other engines, when they are there."""
-        if not rows.handle:
-            return None
-        tokens = tokens_of(request.origin_input_ids + request.output_ids_through_stop)
-        scope, twin = self.tree_of(request), self.capturer.fork(rows.handle)
-        # In a cache of several weights, rows behind some that it lacks may be behind older KV.
-        whole = self._lives.mixed
-
-        def share(routing: routecap.Routing) -> None:
-            try:
-                if not whole or routing.mask().any(1).all():
-                    shared.publish(twin, routing, scope, tokens[:-1])
-            finally:
-                twin.close()
-
-        return share
 
     def cached(
         self, request: Any, scope: Hashable, tokens: Tokens, first: int, page: int = 1
@@ -344,8 +310,6 @@ class Capturer:
         self.tag = self.tag + 1 if number is None else number
         self._lives.mixed |= self._computed or self._outside
         self.storage_cleared = False
-        if self._shared is not None:
-            self._shared.advance(number)
 
     def follow(self, followed: bool, outside: bool) -> None:
         """followed: a place in the engine's tree keeps the KV that it was told here with. outside:

@@ -168,7 +168,6 @@ def _make(own: Any, settings: Settings, model: Any, given: Mapping[str, Any]) ->
         own=own,
         salts=design().salts,
         starts=design().starts,
-        model_name=settings.model_name,
         weight_version=settings.weight_version,
     )
     capturer.group_size = size
@@ -202,9 +201,7 @@ def create(original: Callable[..., Any], **kwargs: Any) -> Any:
     try:
         settings = settings_of(design().release)
         if not settings.enabled:
-            if not (
-                _options.callback or _options.folder or _options.store or _options.metrics_port
-            ):
+            if not (_options.callback or _options.folder or _options.metrics_port):
                 return original(**kwargs)
             logger.warning(
                 "routed experts: give --enable-return-routed-experts: without it SGLang may choose "

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 import routecap
 
 from ._prefixes import Part, Prefixes, Tokens
-from ._shared import Shared
 
 
 class Rows:
@@ -85,11 +84,10 @@ class Lives:
         capturer: routecap.Capturer,
         prefixes: Prefixes,
         tree_of: Callable[[Any], tuple[Any, ...]],
-        shared: Shared | None = None,
     ) -> None:
         self._capturer = capturer
         self._prefixes = prefixes
-        self._tree_of, self._shared = tree_of, shared
+        self._tree_of = tree_of
         self._batch: list[Any] = []
         self._spans = routecap.spans(1)
 
@@ -164,10 +162,6 @@ class Lives:
         for owner, end in owners:
             if owner is not life.rows:
                 owner.give(life.rows.handle, end)
-        known = owners[-1][1] if owners else 0
-        # Who computed the others is not known here, nor under which of several weights.
-        if known < rows and self._shared is not None and not self.mixed:
-            self._shared.adopt(life.rows.handle, tree, tokens[:rows])
 
 
 def tokens_of(tokens: Any) -> Tokens:

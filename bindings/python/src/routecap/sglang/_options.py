@@ -17,7 +17,7 @@ class Options:
     ROUTECAP_SGLANG_ and the field's name in capitals (ROUTECAP_SGLANG_FOLDER=/data/routes).
 
     Attributes:
-        beside: SGLang's own capturer stays, and answers; routings go to callback, folder and store.
+        beside: SGLang's own capturer stays, and answers; routings go to callback and folder.
             ROUTECAP_SGLANG=beside is the same.
         callback: "module:function", called with a `Finished` for every request that ended, in a
             thread of the process that computed it. What it raises is logged.
@@ -25,9 +25,6 @@ class Options:
             .routecap.
         objects: Where rows are put whose clients ask for a reference, as routecap.remote.connect
             takes it: "s3://bucket/rollouts"; or JSON with its settings, {"url": ..., ...}.
-        store: A file, in /dev/shm for instance, that engines of one model share: rows of requests
-            that ended, for who takes their KV from elsewhere than its own passes.
-        store_bytes: Its size, for who makes it; taken at once.
         budget_bytes: Upper limit of the memory for captured rows, those of cached prefixes
             included. Beyond it rows are missing, and counted.
         slots: Steps that may be in flight.
@@ -43,8 +40,6 @@ class Options:
     callback: str = ""
     folder: str = ""
     objects: str = ""
-    store: str = ""
-    store_bytes: int = 1 << 30
     budget_bytes: int = 8 << 30
     slots: int = 6
     metrics_port: int = 0

@@ -6,17 +6,6 @@ from typing import Any, NamedTuple
 
 Release = tuple[int, ...]  # (0, 5, 10, 1) is 0.5.10.post1
 
-# What of a server's arguments decides the weights, and how a pass computes with them and with KV.
-_MODEL = (
-    "model_path",
-    "revision",
-    "json_model_override_args",
-    "load_format",
-    "dtype",
-    "quantization",
-    "kv_cache_dtype",
-)
-
 
 class Settings(NamedTuple):
     """And where a process stands among the others.
@@ -47,7 +36,6 @@ class Settings(NamedTuple):
     tokenizers: int
     host_tokens: float
     weight_version: str
-    model_name: str
 
 
 def settings_of(release: Release) -> Settings:
@@ -89,7 +77,6 @@ def settings_of(release: Release) -> Settings:
         tokenizers=serving.tokenizer_worker_num,
         host_tokens=host,
         weight_version=version if version and version.isdecimal() else "",
-        model_name=repr([str(getattr(serving, name)) for name in _MODEL]),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -17,8 +16,6 @@ import routecap
 from ._options import Options
 
 logger = logging.getLogger(__name__)
-
-Share = Callable[[routecap.Routing], None]
 
 
 class Finished(NamedTuple):
@@ -59,19 +56,17 @@ class Sinks:
         self._folder = Path(options.folder) if options.folder else None
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-        self._queue: queue.SimpleQueue[tuple[Finished, Share | None] | None]
-        self._queue = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
         return self._callback is not None or self._folder is not None
 
-    def put(self, finished: Finished, share: Share | None = None) -> None:
-        """share: also called with the rows, when they are there."""
+    def put(self, finished: Finished) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="routecap-sinks", daemon=True)
             self._thread.start()
-        self._queue.put((finished, share))
+        self._queue.put(finished)
 
     def close(self) -> None:
         """Waits until everything is delivered."""
@@ -81,13 +76,10 @@ class Sinks:
             self._thread = None
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            finished, share = item
+        while (finished := self._queue.get()) is not None:
             try:
                 routing = rows_of(finished.routing, 0, finished.rows)
                 finished = finished._replace(routing=routing)
-                if share is not None:
-                    share(routing)
                 if self._folder is not None:
                     name = quote(finished.rid, safe="") + ".routecap"
                     routecap.save(self._folder / name, finished.routing)

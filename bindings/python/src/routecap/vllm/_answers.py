@@ -10,8 +10,6 @@ By `Asked.format`:
     routecap.base64  the serialised form in base64: validity, tags and layers too
     file             where the serialised form is, for clients on the same machine:
                      {"file", "offset", "bytes", "format": "routecap", "start", "shape"}
-    store            which blocks of the engine's store hold the rows, for such clients
-                     (`_references`)
     reference        where the rows are, for clients on any machine: a routecap.remote.Reference
 """
 
@@ -36,7 +34,7 @@ import routecap
 
 from .. import remote
 from ..names import WireFactName
-from . import _references, _versions
+from . import _versions
 from ._asked import Asked
 from ._options import get_options
 from ._results import PendingRoutedExperts, of_array
@@ -76,8 +74,6 @@ class Answer:
         rows.read()
         if kind == "lists":
             return rows.tolist()
-        if kind == "store":
-            return _references.refer(rows, get_options().store_file)
         routing = rows.part()
         if kind == "reference":
             return remote.write_as_set(routing, get_options().objects)
@@ -215,19 +211,15 @@ def _folder_of(path: str, budget: int) -> Folder:
 
 
 def read(reference: Mapping[str, Any], *, keep: bool = False) -> routecap.Routing:
-    """Read the rows that an answer of format "file" or "store" refers to, in a process of the same
-    machine.
+    """Read the rows that an answer of format "file" refers to, in a process of the same machine.
 
-    The call deletes a file, unless `keep` is set for other readers. Rows that the store has dropped
-    are missing, with their reason.
+    The call deletes the file, unless `keep` is set for other readers.
 
     Raises:
         FileNotFoundError: The file was read already, or was deleted to make room
-            (ROUTECAP_VLLM_FOLDER_BYTES). Or the store is gone with its engines.
+            (ROUTECAP_VLLM_FOLDER_BYTES).
         routecap.Error: The bytes are not rows.
     """
-    if "store" in reference:
-        return _references.read(reference)
     path = Path(reference["file"])
     with path.open("rb") as file:
         file.seek(reference["offset"])

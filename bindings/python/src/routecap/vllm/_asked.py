@@ -22,7 +22,6 @@ FORMATS = (
     "nrlre1",
     "routecap.base64",
     "file",
-    "store",
     "reference",
 )
 _DTYPES = ("int16", "uint8", "uint16", "int32")

@@ -192,10 +192,6 @@ def refuse(asked: Asked) -> None:
             "vLLM has no routed_experts and no routed_experts_start from 0.31 on: leave them out, or"
             " use routed_experts_prompt_start"
         )
-    if asked.format == "store":
-        raise ValueError(
-            "routed_experts_format is 'store', which only vLLM 0.21 has: give 'file' or another"
-        )
     check(asked)
 
 

@@ -334,10 +334,6 @@ def refuse(asked: Asked) -> None:
             "_dtype, _format and _validity. Make it with one process for the engine and its "
             "worker, or leave them out"
         )
-    if asked.format == "store":
-        raise ValueError(
-            "routed_experts_format is 'store', which only vLLM 0.21 has: give 'file' or another"
-        )
     check(asked)
 
 

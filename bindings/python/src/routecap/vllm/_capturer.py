@@ -584,7 +584,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         self._requests.tokens_of = self._tokens_of
 
     def keep_prefixes(
-        self, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool, stages: int = 1
+        self, block_rows: int, hash_rows: int, hash_bytes: int, handed: bool
     ) -> Prefixes | None:
         """Publish and adopt rows of cached prefixes from now on, as the scheduler tells the result.
         None if the options have no store.
@@ -593,19 +593,19 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             block_rows: Rows of a block of the engine's cache.
             hash_rows, hash_bytes: Rows that a hash stands for, and bytes of the hash.
             handed: Whether the engine has a connector that brings keys and values.
-            stages: How many stages the pipeline has. Each has rows of its own layers, and so a
-                store of its own.
 
         Raises:
             ValueError: The blocks of the given store do not match.
-            OSError, routecap.Error: The store's file cannot be made, or belongs to another model.
         """
         if self.options.store is not None or self.options.store_bytes:
-            options, live = self.options, self._requests.live
-            if stages > 1:
-                options = dataclasses.replace(options, store_file="")
             self.prefixes = Prefixes(
-                self.capturer, live, block_rows, hash_rows, hash_bytes, options, handed
+                self.capturer,
+                self._requests.live,
+                block_rows,
+                hash_rows,
+                hash_bytes,
+                self.options,
+                handed,
             )
             self.shared_store = self.watch.store = self.prefixes.store
             if self._metrics is not None:

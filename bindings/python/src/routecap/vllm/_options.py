@@ -52,12 +52,8 @@ class Options:
         store: Where rows of prefixes are kept, for requests that take the prefix from its cache:
             under the engine's block hashes and the versions of its weights. For an engine whose
             scheduler and worker are in this process.
-        store_file: Without one, a file that becomes the engine's, in /dev/shm for instance: engines
-            of one model on one machine share it, and clients that ask for references to it read it.
-            It is made anew if no engine has it open. "": the store is in each worker's memory, as
-            it is in the stages of a pipeline.
-        store_bytes: Of the engine's own store: its upper limit, or the size of the file, which is
-            taken at once; 0: there is none, and such rows are missing.
+        store_bytes: Without one, the upper limit of the store that each worker has in its memory; 0:
+            there is none, and such rows are missing.
         all_ranks: Every rank captures, instead of rank 0 alone: for sequence parallelism, where
             each has rows that nobody else has. `routecap.merge` unites their routings.
         place: For layers whose routers see other rows than the step's own from 0 on: called in the
@@ -85,7 +81,6 @@ class Options:
     objects: str = ""
     slots: int = 4
     store: Store | None = None
-    store_file: str = ""
     store_bytes: int = 1 << 30
     all_ranks: bool = False
     place: Callable[[int], tuple[int, int, int]] | None = None

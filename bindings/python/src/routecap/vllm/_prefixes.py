@@ -35,7 +35,6 @@ import routecap
 
 from .. import _structs as structs
 from .._library import raw
-from . import _store_file
 from ._options import Options
 from ._requests import RequestState
 
@@ -140,23 +139,14 @@ class Prefixes(Told):
 
         Raises:
             ValueError: The blocks of the given store do not match.
-            OSError, routecap.Error: The store's file cannot be made, or belongs to another model.
         """
-        super().__init__(handed or options.store is not None or bool(options.store_file))
+        super().__init__(handed or options.store is not None)
         self._capturer, self._requests = capturer, requests
         self.waiting: list[Step] = []  # the capturer calls `settle` if there are any
         self._contents = _Contents(requests) if self.by_contents else None
         rows, key_bytes = (hash_rows, hash_bytes) if self.by_contents else (block_rows, 8)
         if options.store is not None:
             self.store = options.store
-        elif options.store_file:
-            self.store = _store_file.make(
-                options.store_file,
-                capturer,
-                block_rows=rows,
-                key_bytes=key_bytes,
-                budget_bytes=options.store_bytes,
-            )
         else:
             self.store = routecap.Store(
                 capturer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -49,21 +49,6 @@ def spread(
     return out
 
 
-class Blocks(NamedTuple):
-    """The full blocks of a request, from position 0 on.
-
-    rows: Rows of a block.
-    keys: The engine's hashes of their tokens.
-    """
-
-    rows: int
-    keys: list[bytes]
-
-    @property
-    def key_bytes(self) -> int:
-        return len(self.keys[0]) if self.keys else 0
-
-
 class PendingRoutedExperts:
     """The routed experts of a request whose last steps may still be in flight.
 
@@ -79,7 +64,6 @@ class PendingRoutedExperts:
         first: The row of `routing` that is row 0 here.
         decoder_layers: If not 0, there are this many layers, those of the decoder. Cells of layers
             that do not route are missing; in unsigned types they are 0.
-        blocks: The blocks of the engine's store that have the rows, if a reference was asked for.
     """
 
     ndim = 3
@@ -98,7 +82,6 @@ class PendingRoutedExperts:
         self.decoder_layers = decoder_layers
         self.shape = (shape[0], decoder_layers or shape[1], shape[2])
         self.first = first
-        self.blocks: Blocks | None = None
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._fill = fill
         self._array: NDArray[Any] | None = None
@@ -139,7 +122,7 @@ class PendingRoutedExperts:
 
     def _part(self, first: int, rows: int, dtype: DTypeLike) -> PendingRoutedExperts:
         shape = (rows, *self.shape[1:])
-        part = PendingRoutedExperts(
+        return PendingRoutedExperts(
             self._rows,
             shape,
             self._fill,
@@ -147,8 +130,6 @@ class PendingRoutedExperts:
             dtype=dtype,
             decoder_layers=self.decoder_layers,
         )
-        part.blocks = self.blocks
-        return part
 
     def part(self) -> routecap.Routing:
         """Its rows, after they have landed."""

@@ -14,7 +14,7 @@ from . import routed_experts_capturer
 from ._asked import asked_by
 from ._hooks import each_scheduler
 from ._prefixes import BlocksOf, Told
-from ._results import Blocks, PendingRoutedExperts
+from ._results import PendingRoutedExperts
 from ._workers import Held, Workers, executor_of_this_process
 
 PLACES = """
@@ -98,7 +98,6 @@ class TellingScheduler:
         self._in_flight = 0  # steps that were scheduled, and have no outputs yet
         self._held: Held | None = None
         self._ended: dict[str, int] = {}  # requests, and how many rows each has
-        self._blocks: dict[str, Blocks] = {}  # of ended requests that asked for a reference
         self._late: list[
             tuple[str, int, PendingRoutedExperts | None]
         ] = []  # and whose client's it is
@@ -228,7 +227,6 @@ class TellingScheduler:
 
     def _handle_stopped_request(self, request: Any) -> Any:
         self._ended[request.request_id] = request.num_tokens - 1
-        self._note_blocks(request)
         return super()._handle_stopped_request(request)  # type: ignore[misc]
 
     def _handle_invalid_blocks(self, *args: Any, **kwargs: Any) -> Any:
@@ -254,7 +252,6 @@ class TellingScheduler:
                     and self._front_end_waits(request.sampling_params)
                     and not request.is_finished()
                 ):
-                    self._note_blocks(request)
                     rows = self._end({request.request_id: request.num_tokens - 1})
                     self._late.append(
                         (request.request_id, request.client_index, rows.get(request.request_id))
@@ -270,18 +267,7 @@ class TellingScheduler:
         return outputs
 
     def _end(self, rows: dict[str, int]) -> dict[str, PendingRoutedExperts]:
-        ended: dict[str, PendingRoutedExperts] = (
-            {} if self._capturer is None else self._capturer.end(rows)
-        )
-        for name, found in ended.items():
-            found.blocks = self._blocks.pop(name, None)
-        return ended
-
-    def _note_blocks(self, request: Any) -> None:
-        if self._prefixes is not None and asked_by(request.sampling_params).format == "store":
-            rows = self._hash_rows
-            keys = request.block_hashes[: (request.num_tokens - 1) // rows]
-            self._blocks[request.request_id] = Blocks(rows, [bytes(key) for key in keys])
+        return {} if self._capturer is None else self._capturer.end(rows)
 
     def _attach(self, outputs: dict[int, Any]) -> None:
         held, self._held = self._held, None
@@ -307,8 +293,6 @@ class TellingScheduler:
             )
             further.append((client, output))
         for client, output in further:
-            if output.routed_experts is not None and output.request_id in self._blocks:
-                output.routed_experts.blocks = self._blocks.pop(output.request_id)
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 
 

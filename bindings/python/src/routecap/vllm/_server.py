@@ -135,11 +135,9 @@ def check(asked: Asked) -> None:
     """Refuse what this process cannot answer.
 
     Raises:
-        ValueError: There is no folder, store or object store for what is asked for.
+        ValueError: There is no folder or object store for what is asked for.
     """
-    needed = {"file": "folder", "store": "store_file", "reference": "objects"}.get(
-        asked.format or ""
-    )
+    needed = {"file": "folder", "reference": "objects"}.get(asked.format or "")
     if needed is not None and not getattr(get_options(), needed):
         raise ValueError(
             f"routed_experts_format is {asked.format!r}, and this process has no "

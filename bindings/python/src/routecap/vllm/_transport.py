@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import routecap
 
-from ._results import Blocks, PendingRoutedExperts
+from ._results import PendingRoutedExperts
 from ._wrap import once, replace
 
 PLACES = """
@@ -34,26 +34,18 @@ def send_bytes(encoder_class: Any) -> None:
     replace(encoder_class, "enc_hook", hook, enc_hook)
 
 
-_HEAD = struct.Struct("<4I")
+_HEAD = struct.Struct("<I")
 
 
 def to_bytes(rows: PendingRoutedExperts) -> NDArray[np.uint8]:
-    """Layers of the decoder and what is known of blocks, their keys, and the routing. Waits for
-    rows in flight."""
+    """Layers of the decoder, and the routing. Waits for rows in flight."""
     rows.routing.wait()
-    blocks = rows.blocks or Blocks(0, [])
-    head = _HEAD.pack(rows.decoder_layers, blocks.rows, len(blocks.keys), blocks.key_bytes)
-    return np.frombuffer(b"".join((head, *blocks.keys, rows.routing.serialize())), np.uint8)
+    return np.frombuffer(_HEAD.pack(rows.decoder_layers) + rows.routing.serialize(), np.uint8)
 
 
 def from_bytes(data: NDArray[np.uint8], fill: int) -> PendingRoutedExperts:
-    decoder_layers, block_rows, count, key_bytes = _HEAD.unpack(data[: _HEAD.size].tobytes())
-    end = _HEAD.size + count * key_bytes
-    routing = routecap.Routing.deserialize(data[end:])
-    rows = PendingRoutedExperts(
+    [decoder_layers] = _HEAD.unpack(data[: _HEAD.size].tobytes())
+    routing = routecap.Routing.deserialize(data[_HEAD.size :])
+    return PendingRoutedExperts(
         routing, (routing.rows, routing.layers, routing.k), fill, decoder_layers=decoder_layers
     )
-    if block_rows:
-        keys = data[_HEAD.size : end].reshape(count, key_bytes)
-        rows.blocks = Blocks(block_rows, [key.tobytes() for key in keys])
-    return rows

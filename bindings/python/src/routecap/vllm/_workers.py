@@ -221,8 +221,7 @@ def routecap_keep_prefixes(
     """
     if not _keeps_rows():
         return None
-    stages = _stage().world_size
-    prefixes = _capturer().keep_prefixes(block_rows, hash_rows, hash_bytes, handed, stages)
+    prefixes = _capturer().keep_prefixes(block_rows, hash_rows, hash_bytes, handed)
     if prefixes is None:
         return None
     runner = worker.model_runner
