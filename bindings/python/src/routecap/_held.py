@@ -71,12 +71,10 @@ class HeldIds:
         self._ids[layer] = ids
         return True
 
-    def record(self, stream: Any = None) -> None:
-        """The last router has run: record what was held, or prove. On the current stream, or on
-        another that is behind it; then the ids are held until `forget`."""
-        self.record_sources(self.settle(), stream)
-        if stream is None:
-            self.forget()
+    def record(self) -> None:
+        """The last router has run: record what was held, or prove."""
+        self.record_sources(self.settle())
+        self.forget()
 
     def settle(self, step_rows: int = -1) -> list[LayerSources]:
         """The last router has run: what records the ids that were held; nothing where that is still
@@ -110,10 +108,10 @@ class HeldIds:
             found.append(self._capturer.layer_sources(some, columns=columns, whole_step=whole))
         return found
 
-    def record_sources(self, sources: list[LayerSources], stream: Any = None) -> None:
+    def record_sources(self, sources: list[LayerSources]) -> None:
         self.recorded = sum(len(each.layers) for each in sources)
         for each in sources:
-            self._capturer.record_layers(each, stream=stream)
+            self._capturer.record_layers(each)
 
     def _prove(self, written: bool) -> None:
         """Whether each layer's ids are still what its router chose, in memory of their own.

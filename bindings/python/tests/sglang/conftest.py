@@ -141,7 +141,7 @@ def ranks(monkeypatch):
         _is_scattered_a2a_backend=lambda: known.scattered,
     )
     cache = _module(monkeypatch, "sglang.srt.mem_cache.unified_radix_cache")
-    for name in design.fields:
+    for name in [*design.fields, f"sglang.srt.{design.breaks}"]:
         released.put(monkeypatch, name)
     if HAS_TORCH:
         from engine import TopK, Tree

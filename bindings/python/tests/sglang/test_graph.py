@@ -1,4 +1,5 @@
-"""What a capturer does inside a CUDA graph, against a log of what was launched where."""
+"""What a capturer does inside a CUDA graph: against a log of what was launched, and by the rows of
+graphs that are replayed."""
 
 import types
 import weakref
@@ -9,35 +10,39 @@ import torch
 import routecap
 from routecap.sglang._forward import Forward
 
-LAYERS = 3
+LAYERS, K = 3, 2
 
 
 class Machine:
-    """Stands for torch's streams, for a capturer and for an engine that captures a graph."""
+    """Stands for a capturer and for an engine that captures a graph.
+
+    breaks: Whether the engine may end its graph within a pass.
+    """
 
     layers, rows, backend = LAYERS, 8, routecap.Backend.CUDA
 
     def __init__(self):
-        self.log, self.capturing, self.broken = [], False, False
+        self.log, self.capturing, self.broken, self.breaks = [], False, False, False
         self.held = []
-        self.main = Stream(self, "engine")
+        self.forward = Forward(self, (K, 4), lambda: self.breaks)
 
-    def begin(self, rows, *, stream=None):
-        self.log.append(f"begin of {rows} on {stream or self.main}")
+    def begin(self, rows):
+        self.log.append(f"begin of {rows}")
 
     def record(self, layer, ids, *, columns=None):
-        self.log.append(f"layer {layer} on {self.main}")
+        self.log.append(f"layer {layer}")
 
     def layer_sources(self, ids, *, columns, whole_step):
-        return types.SimpleNamespace(layers=list(ids))
+        return types.SimpleNamespace(layers=list(ids), whole_step=whole_step)
 
     def record_layers(self, sources, *, stream=None):
         if self.broken:
             raise RuntimeError("on purpose")
-        self.log.append(f"layers {sources.layers} on {stream or self.main}")
+        what = "step of layers" if sources.whole_step else "layers"
+        self.log.append(f"{what} {sources.layers}")
 
-    def snapshot(self, *, stream=None):
-        self.log.append(f"snapshot on {stream or self.main}")
+    def snapshot(self):
+        self.log.append("snapshot")
 
     def softly(self, call, *args):
         try:
@@ -45,16 +50,22 @@ class Machine:
         except RuntimeError:
             self.log.append("failed")
 
-    def run(self, layers=range(LAYERS), rows=4):
-        """A pass; returns what was launched."""
+    def run(self, layers=range(LAYERS), rows=4, eager=(), ids_rows=None):
+        """A pass; returns what was launched.
+
+        eager: Layers that an engine runs outside of its graph.
+        """
         self.log.clear()
         self.held.clear()
 
         def model(input_ids, positions, batch):
+            capturing = self.capturing
             for layer in layers:
-                ids = torch.full((rows, 2), layer, dtype=torch.int32)
+                ids = torch.full((ids_rows or rows, K), layer, dtype=torch.int32)
                 self.held.append(weakref.ref(ids))
+                self.capturing = capturing and layer not in eager
                 self.forward.route(layer, ids)
+            self.capturing, ids = capturing, None
             self.log.append("head" if all(ref() is not None for ref in self.held) else "freed")
 
         self.forward.around(model, self.softly)(
@@ -63,71 +74,142 @@ class Machine:
         return list(self.log)
 
 
-class Stream:
-    def __init__(self, machine, name="branch"):
-        self.machine, self.name = machine, name
-
-    def wait_stream(self, other):
-        self.machine.log.append(f"{self} waits for {other}")
-
-    def __str__(self):
-        return self.name
-
-
 @pytest.fixture
 def machine(monkeypatch):
     made = Machine()
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(made))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: made.main)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.capturing)
-    made.forward = Forward(made, (2, 4))
     return made
 
 
-def test_in_a_graph_the_engine_waits_for_nothing_behind_its_last_router(machine):
+IN_LINE = ["begin of 4", "head", "layers [0, 1, 2]", "snapshot"]
+
+
+def test_a_graph_of_the_whole_pass_holds_one_launch(machine):
     machine.run()  # eager: it proves that ids stay
     machine.capturing = True
-    assert machine.run() == [
-        "branch waits for engine",
-        "begin of 4 on branch",
-        "branch waits for engine",
-        "layers [0, 1, 2] on branch",
-        "snapshot on branch",
-        "head",
-        "engine waits for branch",
-    ]
+    assert machine.run() == ["head", "step of layers [0, 1, 2]"]
     assert all(ref() is None for ref in machine.held)
 
 
-def test_an_eager_pass_is_all_on_the_engines_stream(machine):
+def test_an_eager_pass_begins_before_the_graphs_that_may_be_in_it(machine):
+    """A graph of a part of the model records its layers when it is replayed, before the end of the
+    pass: a begin there would clear them."""
     machine.run()
-    assert machine.run() == [
-        "begin of 4 on engine",
-        "head",
-        "layers [0, 1, 2] on engine",
-        "snapshot on engine",
-    ]
+    assert machine.run() == IN_LINE
+
+
+def test_a_graph_that_may_end_within_the_pass_begins_the_step_at_its_start(machine):
+    machine.run()
+    machine.capturing = machine.breaks = True
+    assert machine.run() == IN_LINE
+
+
+def test_what_runs_eagerly_between_two_graphs_is_recorded_where_it_is(machine):
+    """At each replay its ids are elsewhere, and the first graph has begun the step."""
+    machine.run()
+    machine.capturing = machine.breaks = True
+    log = machine.run(eager=(1,))
+    assert log == ["begin of 4", "layer 1", "freed", "layers [0, 2]", "snapshot"]
+    machine.log.clear()
+    machine.capturing = False
+    machine.forward.route(1, torch.zeros(4, K, dtype=torch.int32))  # a replay, between its graphs
+    assert machine.log == ["layer 1"]
 
 
 def test_a_graph_of_some_layers_records_them_behind_the_model(machine):
     machine.run()
     machine.capturing = True
-    log = machine.run(layers=(0, 2))
-    assert log.index("head") < log.index("layers [0, 2] on branch")
-    assert log[-1] == "engine waits for branch"
+    assert machine.run(layers=(0, 2)) == ["head", "step of layers [0, 2]"]
+
+
+def test_ids_of_more_rows_than_the_pass_has_are_no_step(machine):
+    machine.run()
+    machine.capturing = True
+    log = machine.run(rows=4, ids_rows=6)
+    assert log == ["head", "begin of 4", "layers [0, 1, 2]", "snapshot"]
 
 
 def test_until_an_eager_pass_has_proven_that_ids_stay_layers_are_recorded_where_they_are(machine):
     machine.capturing = True
-    assert machine.run(layers=(1,))[:2] == ["begin of 4 on engine", "layer 1 on engine"]
+    assert machine.run(layers=(1,)) == ["begin of 4", "layer 1", "freed", "snapshot"]
 
 
-def test_a_branch_is_joined_whatever_fails(machine):
+def test_a_pass_without_routers_has_no_rows(machine):
+    machine.run()
+    machine.capturing = True
+    assert machine.run(layers=()) == ["head", "begin of 4", "snapshot"]
+
+
+def test_a_capture_that_fails_leaves_nothing_to_the_next_pass(machine):
     machine.run()
     machine.capturing = machine.broken = True
-    with pytest.raises(RuntimeError):
-        machine.run()  # by a router
-    machine.forward._join()
-    assert machine.log[-1] == "engine waits for branch"
-    log = machine.run(layers=(0,))
-    assert log[-2:] == ["failed", "engine waits for branch"]
+    assert machine.run()[-1] == "failed"
+    machine.broken = False
+    assert machine.run(layers=(0,)) == ["head", "step of layers [0]"]
+
+
+# ---- On a device
+
+
+class Engine:
+    """A model of routers alone, whose ids are those of a static input, captured into a graph for
+    each number of rows. All graphs share a pool, as an engine's do."""
+
+    def __init__(self, capturer):
+        self.capturer, self.graphs, self.pool = capturer, {}, None
+        self.input = torch.zeros(capturer.rows, LAYERS, K, dtype=torch.int32, device="cuda")
+        forward = Forward(capturer, (K,))
+        self.held = forward.held
+
+        def model(input_ids, positions, batch):
+            last = None
+            for layer in range(LAYERS):
+                ids = input_ids[:, layer] + 0
+                forward.route(layer, ids)
+                last = ids.float().sum() + (0 if last is None else last)
+            return last
+
+        def call(function, *args):
+            return function(*args)
+
+        self.model = forward.around(model, call)
+
+    def run(self, rows):
+        batch = types.SimpleNamespace(global_dp_buffer_len=None)
+        self.model(self.input[:rows], self.input[:rows, 0, 0], batch)
+
+    def capture(self, rows):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            self.run(rows)
+        self.pool, self.graphs[rows] = graph.pool(), graph
+        self.capturer.discard()
+
+    def step(self, ids, graph):
+        """Issue a step of these ids [rows, layers, k], by a graph of so many rows; of 0, eagerly."""
+        self.input.zero_()
+        self.input[: len(ids)] = ids.cuda()
+        self.graphs[graph].replay() if graph else self.run(len(ids))
+        request = self.capturer.open()
+        self.capturer.issue(routecap.spans(1, request=int(request), position=0, rows=len(ids)))
+        return self.capturer.finish(request, len(ids))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_row_of_a_replayed_graph_is_of_its_own_step():
+    """Of steps of other ids and of other numbers of rows in turns, with eager ones between."""
+    torch.manual_seed(5)
+    with routecap.Capturer(
+        backend="cuda", layers=LAYERS, experts=64, k=K, rows=16, slots=4
+    ) as capturer:
+        engine = Engine(capturer)
+        engine.run(4)
+        capturer.discard()
+        assert engine.held.proven
+        for rows in (16, 8, 4):
+            engine.capture(rows)
+        for rows, graph in [(4, 4), (7, 8), (16, 16), (3, 4), (5, 0), (8, 8), (4, 4)] * 8:
+            ids = torch.rand(rows, LAYERS, 64).argsort(-1)[..., :K].int()  # of a row all differ
+            routing = engine.step(ids, graph)
+            routing.wait(10)
+            assert (routing.ids() == ids.numpy()).all(), (rows, graph)

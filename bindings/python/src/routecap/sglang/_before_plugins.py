@@ -42,4 +42,5 @@ def design(number: str, release: Release) -> Design:
         starts=False,
         caches=(_hooks.RADIX,),
         splits=("attn_cp_metadata", "nsa_cp_metadata"),
+        breaks="",
     )

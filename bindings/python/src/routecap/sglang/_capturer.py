@@ -132,6 +132,7 @@ class Capturer:
         fused: int = 0,
         salts: bool = True,
         starts: bool = True,
+        breaks: Callable[[], bool | None] = lambda: False,
         weight_version: str = "",
     ) -> None:
         from ._op import anchor
@@ -151,7 +152,7 @@ class Capturer:
         )
         self._metrics: Server | None = None
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
-        self._forward = Forward(self.capturer, (settings["k"], settings["k"] + fused))
+        self._forward = Forward(self.capturer, (settings["k"], settings["k"] + fused), breaks)
         self._anchor = anchor(self._forward, device)
         model.forward = self._forward.around(model.forward, self.softly)
         row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 256)) + 1)

@@ -79,7 +79,7 @@ def design(number: str, release: Release) -> Design:
         fields |= _ALLOWED
     if release >= (0, 5, 20):
         fields |= DECLINED
-    return Design(
+    made = Design(
         number,
         release,
         hooks,
@@ -89,3 +89,4 @@ def design(number: str, release: Release) -> Design:
         salts=release >= (0, 5, 18),
         caches=(_hooks.RADIX, _hooks.UNIFIED) if release < (0, 5, 20) else (_hooks.UNIFIED,),
     )
+    return made if release >= (0, 5, 14) else made._replace(breaks=_mixins.BREAKS)

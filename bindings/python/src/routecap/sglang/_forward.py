@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import routecap
 
-from .._branch import Branch
 from .._devices import capturing_on
 from .._held import HeldIds
 
@@ -23,20 +22,29 @@ class Forward:
     """Everything here may be captured into a CUDA graph. By one thread at a time.
 
     Where a pass is eager, or one graph, nothing is launched for a layer: all ids are recorded at
-    once behind the last router. In one graph that runs on a branch, beside what the engine has
-    still to do. In a graph of a part of the model, which begins and ends elsewhere, each layer is
-    recorded where it is.
+    once behind the last router. In one graph that launch is the whole step. A pass in which graphs
+    begin or end begins its step at its start, and a graph of a part of the model, which begins and
+    ends elsewhere, records each layer where it is.
     """
 
-    def __init__(self, capturer: routecap.Capturer, widths: tuple[int, ...]) -> None:
-        """widths: how many columns the routers' ids may have: the model's k, of which the others
-        are behind."""
-        self._capturer, self._widths = capturer, widths
+    def __init__(
+        self,
+        capturer: routecap.Capturer,
+        widths: tuple[int, ...],
+        breaks: Callable[[], bool | None] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            widths: How many columns the routers' ids may have: the model's k, of which the others
+                are behind.
+            breaks: Whether the engine may end the graph that it captures within the pass, and
+                begin another.
+        """
+        self._capturer, self._widths, self._breaks = capturer, widths, breaks
         self._is_capturing = capturing_on(capturer)
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
-        on_cuda = capturer.backend is routecap.Backend.CUDA
-        self._branch = Branch() if on_cuda else None  # of a graph that is a whole pass
-        self._recorded = False  # all layers of this pass, before its end
+        self._rows = 0  # of this pass, padding included
+        self._begun = False  # its step
         self._told = False
         self.held = HeldIds(capturer)
 
@@ -50,7 +58,6 @@ class Forward:
             softly(self._begin_batch, positions, forward_batch)
             output = forward(input_ids, positions, forward_batch, *args, **more)
             softly(self.end)
-            self._join()
             return output
 
         return delimited
@@ -60,33 +67,29 @@ class Forward:
 
     def begin(self, rows: int) -> None:
         """A pass whose routers see up to `rows` rows, padding included."""
-        self._capturing, self._recorded = self._is_capturing(), False
+        self._capturing = self._is_capturing()
+        self._rows, self._begun = min(rows, self._capturer.rows), False
         self.held.begin()
-        if self._branch is not None and self._capturing and self.held.proven:
-            self._branch.fork()
-        self._capturer.begin(min(rows, self._capturer.rows), stream=self._aside)
+        # What runs eagerly between two graphs records into a step that the first one has begun.
+        if not (self._capturing and self.held.proven) or self._breaks():
+            self._begin_step()
 
     def end(self) -> None:
-        if not self._recorded:
-            self._record_all()
+        """All routers of the pass have run."""
+        sources = self.held.settle(-1 if self._begun else self._rows)
+        whole_step = bool(sources) and sources[0].whole_step
+        if not whole_step:
+            self._begin_step()
+        self.held.record_sources(sources)
+        if not whole_step:
+            self._capturer.snapshot()
+        self.held.forget()
         self._capturing = None
 
-    @property
-    def _aside(self) -> Any:
-        """The branch's stream while there is one; None is the engine's."""
-        return None if self._branch is None else self._branch.stream
-
-    def _record_all(self) -> None:
-        if self._branch is not None and self._aside is not None:
-            self._branch.fork()
-        self.held.record(self._aside)
-        self._capturer.snapshot(stream=self._aside)
-        self._recorded = True
-
-    def _join(self) -> None:
-        """Also if capture failed: the engine's graph would be lost with a branch that is open."""
-        if self._branch is not None and self._branch.join():
-            self.held.forget()
+    def _begin_step(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._capturer.begin(self._rows)
 
     def route(self, layer: int, ids: torch.Tensor) -> None:
         """A router chose these, [rows, k or more], of rows from the first on.
@@ -108,10 +111,10 @@ class Forward:
             self._tell_conflict(layer)
         elif not self.held.hold(layer, ids, capturing):
             self._record(layer, ids)
-        elif self._aside is not None and len(self.held) == self._capturer.layers:
-            self._record_all()
 
     def _record(self, layer: int, ids: torch.Tensor) -> None:
+        if self._capturing is not None:  # else the pass is a replay, whose first graph begins it
+            self._begin_step()
         try:
             # What is fused behind the k-th column is left out.
             self._capturer.record(layer, ids, columns=ids.shape[1])

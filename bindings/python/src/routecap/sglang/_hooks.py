@@ -46,6 +46,7 @@ _IN_CHAINS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "DFLASH")
 
 RADIX = "sglang.srt.mem_cache.radix_cache.RadixCache"
 UNIFIED = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+BREAKABLE = "breakable_cuda_graph.context.is_in_breakable_cuda_graph"
 
 
 class Hook(NamedTuple):
@@ -70,6 +71,8 @@ class Design(NamedTuple):
     starts: whether a request may begin behind its first row.
     caches: classes of caches that are followed.
     splits: fields of a pass that say that its rows are divided over ranks.
+    breaks: a function of SGLang's, behind `sglang.srt.`: whether a graph may end within the pass
+        that it captures. "" where none does.
     """
 
     number: str
@@ -84,10 +87,12 @@ class Design(NamedTuple):
     starts: bool = True
     caches: tuple[str, ...] = (UNIFIED,)
     splits: tuple[str, ...] = ("attn_cp_metadata",)
+    breaks: str = f"model_executor.runner_backend_utils.{BREAKABLE}"
 
     @property
     def functions(self) -> dict[str, tuple[str, ...]]:
-        return {f"sglang.srt.{each.target}": each.parameters for each in self.hooks}
+        read: dict[str, tuple[str, ...]] = {f"sglang.srt.{self.breaks}": ()} if self.breaks else {}
+        return read | {f"sglang.srt.{each.target}": each.parameters for each in self.hooks}
 
     def why_not(self, settings: Settings, options: Options) -> str:
         """Why SGLang's own capturer stays in a process with these settings; "" if it need not."""
@@ -168,6 +173,7 @@ def _make(own: Any, settings: Settings, model: Any, given: Mapping[str, Any]) ->
         own=own,
         salts=design().salts,
         starts=design().starts,
+        breaks=_breaks(),
         weight_version=settings.weight_version,
     )
     capturer.group_size = size
@@ -192,6 +198,13 @@ def _fused_in(model: Any, given: Mapping[str, Any]) -> int:
     if design().release >= (0, 5, 23):
         return int(model.shared_experts_config.num_fused_shared_experts)
     return int(getattr(model, "num_fused_shared_experts", 0))  # most models have none
+
+
+def _breaks() -> Callable[[], bool | None]:
+    """Whether a graph may end within the pass that it captures."""
+    name = design().breaks
+    found: Callable[[], bool] = pkgutil.resolve_name(f"sglang.srt.{name}") if name else bool
+    return found
 
 
 def create(original: Callable[..., Any], **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from ._settings import Release
 
 FIRST, LAST = "0.5.11", "0.5.12.post1"
 
+BREAKS = f"model_executor.{_hooks.BREAKABLE}"  # until 0.5.13.post1
 BATCH = "sglang.srt.model_executor.forward_batch_info.ForwardBatch"
 FIELDS = {
     BATCH: (
@@ -132,4 +133,5 @@ def design(number: str, release: Release) -> Design:
         salts=False,
         starts=late,
         caches=(_hooks.RADIX, _hooks.UNIFIED),
+        breaks=BREAKS,
     )
