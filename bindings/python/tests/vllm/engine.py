@@ -54,14 +54,14 @@ class Router:
         shared: int = 0,
         replicas: torch.Tensor | None = None,
     ) -> None:
-        self.layer, self.version, self.top_k, self.experts, self.dtype, self.shared = (
+        self.layer, self.version, self.top_k, self.experts, self.dtype = (
             layer,
             version,
             k,
             experts,
             dtype,
-            shared,
         )
+        self.num_fused_shared_experts = shared
         self.enable_eplb = replicas is not None
         self.eplb_state = SimpleNamespace(logical_to_physical_map=replicas)
         self.capture_fn: Any = None
@@ -73,8 +73,8 @@ class Router:
         self, tokens: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ids = choices(self.layer, tokens, positions, self.version, self.top_k, self.experts)
-        if self.shared:
-            columns = torch.arange(self.experts, self.experts + self.shared, device=ids.device)
+        if shared := self.num_fused_shared_experts:
+            columns = torch.arange(self.experts, self.experts + shared, device=ids.device)
             ids = torch.cat((ids, columns.expand(len(ids), -1)), 1)
         return torch.ones_like(ids, dtype=torch.float32), ids.to(self.dtype)
 

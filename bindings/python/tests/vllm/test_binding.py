@@ -102,7 +102,7 @@ class Bare:
 def bare_layer(moe_layer_id, **attributes):
     return SimpleNamespace(
         moe_layer_id=moe_layer_id,
-        moe_config=SimpleNamespace(is_sequence_parallel=False, dp_size=1),
+        moe_config=SimpleNamespace(is_sequence_parallel=False, dp_size=1, experts_per_token=4),
         quant_method=SimpleNamespace(supports_internal_mk=True, is_monolithic=False),
         **attributes,
     )
@@ -255,6 +255,34 @@ def test_more_experts_than_the_configuration_has_are_an_error(start):
     model = Model()
     model.moe[3].logical_num_experts = 65
     with pytest.raises(ValueError, match="65 experts"):
+        start(model)
+
+
+# The number of columns was taken from the tensor: of ids with a column more, the first k were rows.
+@pytest.mark.parametrize("columns", [3, 5, 8])
+def test_ids_of_another_number_of_columns_than_the_layer_s_are_an_error_that_says_both(
+    start, columns
+):
+    model = Model(shared=2)  # so that a row has 6 columns, or 4
+    start(model)
+    forward_and_read(model, [10, 11, 12])
+    for width in (4, 6):
+        model.moe[3].router.capture_fn(torch.zeros(3, width, dtype=torch.int32))
+    with pytest.raises(ValueError, match=rf"\(3, {columns}\), and the model says 4 experts"):
+        model.moe[3].router.capture_fn(torch.zeros(3, columns, dtype=torch.int32))
+
+
+def test_a_layer_that_chooses_more_experts_than_the_configuration_says_is_an_error(start):
+    model = Model()
+    model.moe[3].router.top_k = 5
+    with pytest.raises(ValueError, match="chooses 5 experts a token, but .* it is 4"):
+        start(model)
+
+
+def test_a_layer_of_vllm_that_does_not_say_how_many_experts_it_chooses_is_an_error(start):
+    model = Model()
+    del model.moe[3].router.top_k, model.moe[3].moe_config
+    with pytest.raises(ValueError, match="has no moe_config"):
         start(model)
 
 

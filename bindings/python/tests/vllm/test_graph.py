@@ -18,7 +18,7 @@ class Machine:
     piece: which graphs of parts of the model a pass replays.
     """
 
-    layers, rows, backend = LAYERS, 8, routecap.Backend.CUDA
+    layers, k, rows, backend = LAYERS, 2, 8, routecap.Backend.CUDA
 
     def __init__(self):
         self.log, self.capturing, self.piece, self.held = [], False, None, []

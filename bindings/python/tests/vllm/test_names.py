@@ -26,6 +26,9 @@ ABSENT = {
         "getattr(sampling_params, 'extra_args', None)": "None, of pooling, has none; in the table"
     },
     "_binding.py": {
+        "getattr(layer.module, 'router', None)": "of any module of the model, which need not route",
+        "hasattr(router, 'top_k')": "then the layer's configuration, or an error; in the table",
+        "getattr(router, 'num_fused_shared_experts', 0)": "three routers have it: in the table",
         "getattr(layer.module, 'logical_num_experts', None)": "a bound for ids, no more",
         "hasattr(model, 'named_modules')": "torch's; other models have modules() alone",
         "hasattr(module, 'moe_layer_id')": "0.21 and its forks alone have it",

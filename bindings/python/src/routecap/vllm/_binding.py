@@ -29,12 +29,19 @@ PLACES = """
 vllm.model_executor.layers.fused_moe.router.base_router
     BaseRouter._apply_eplb_mapping(self, topk_ids)
     BaseRouter.set_capture_fn(self, capture_fn)
+    BaseRouter: top_k
+vllm.model_executor.layers.fused_moe.router.grouped_topk_router
+    GroupedTopKRouter: num_fused_shared_experts
+vllm.model_executor.layers.fused_moe.router.aiter_shared_routed_fused_moe_router
+    AiterSharedRoutedFusedMoERouter: num_fused_shared_experts
+vllm.model_executor.layers.fused_moe.router.fused_topk_bias_router since 0.25
+    FusedTopKBiasRouter: num_fused_shared_experts
 vllm.model_executor.layers.fused_moe.router.zero_expert_router
     ZeroExpertRouter: zero_expert_type
 vllm.model_executor.layers.fused_moe.runner.moe_runner
     MoERunner: moe_config router layer_name _quant_method
 vllm.model_executor.layers.fused_moe.config
-    FusedMoEConfig: dp_size is_sequence_parallel
+    FusedMoEConfig: dp_size is_sequence_parallel experts_per_token
 vllm.model_executor.layers.fused_moe.fused_moe_method_base
     FusedMoEMethodBase: supports_internal_mk is_monolithic
 vllm.model_executor.layers.fused_moe.routed_experts_capturer since 0.28
@@ -127,6 +134,8 @@ def bind(
         _mark_static(cache.buffer)
         for captured, layer in _assign(list(_find_layers(model)), layer_map):
             _check_layout(layer, experts, placed)
+            if widths := _widths(layer, cache.buffer.shape[2]):
+                forward.widths[captured] = widths
             binding.layers[captured] = _tap(binding, layer, captured, cache, forward)
         _delimit(binding, model, cache, forward)
     except BaseException:
@@ -292,12 +301,35 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
         )
 
 
+def _widths(layer: Layer, k: int) -> tuple[int, int] | None:
+    """How many columns the ids of a layer may have: its experts a token, and behind them shared
+    ones that its router appends. None of a module of another kind: the model's `k` then.
+
+    Raises:
+        ValueError: It is more than `k`, or a layer of vLLM does not say it.
+    """
+    router, fused = getattr(layer.module, "router", None), 0
+    if hasattr(router, "top_k"):
+        chosen, fused = router.top_k, getattr(router, "num_fused_shared_experts", 0)
+    else:
+        config = _of_layer(layer.module, "moe_config")
+        if config is None:
+            return None
+        chosen = config.experts_per_token
+    if chosen > k:
+        raise ValueError(
+            f"{layer.name} chooses {chosen} experts a token, but by the model's configuration it is"
+            f" {k}: give the configuration that the model was made from"
+        )
+    return chosen, chosen + fused
+
+
 def _of_layer(module: Any, *names: str) -> Any:
     """An attribute that a layer of vLLM has under one of these names; None of a module of another
     kind without it.
 
     Raises:
-        ValueError: A layer of vLLM has none of them. It would say whose rows its router sees.
+        ValueError: A layer of vLLM has none of them.
     """
     for name in names:
         if hasattr(module, name):

@@ -307,13 +307,13 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def _open(self, experts: list[int]) -> None:
         """Open routecap's capturer, for layers of so many experts each."""
-        most = max(experts)
-        settings = {**self._settings, "experts": most}
+        settings = {**self._settings, "experts": max(experts)}
         self.capturer = capturer_on(self._device, layer_experts=experts, **settings)
         self.capturer.bind(0, self.device_cache.buffer)
         self._memory = routecap.memory(backend=self.capturer.backend, **settings)
         self.watch = Watch(self.capturer, self._memory, self._unread, self.layer_map)
-        self.forward = self.device_cache.forward = Forward(self.capturer, self.options.place)
+        self.forward = Forward(self.capturer, self.options.place, self.num_fused_shared_experts)
+        self.device_cache.forward = self.forward
         weakref.finalize(self.forward, self.capturer.close)  # a bound model uses it after us
         self._metrics = serve_metrics(self.capturer, self.options, self.forward)
         kept = self.options.preempted == "keep"

@@ -43,9 +43,19 @@ class Forward:
     """
 
     def __init__(
-        self, capturer: routecap.Capturer, place: Callable[[int], tuple[int, int, int]] | None
+        self,
+        capturer: routecap.Capturer,
+        place: Callable[[int], tuple[int, int, int]] | None,
+        fused: int = 0,
     ) -> None:
+        """
+        Args:
+            fused: How many shared experts may stand behind the k chosen ones, unless a layer says
+                it in `widths`.
+        """
         self._capturer = capturer
+        self._width = (capturer.k, capturer.k + fused)
+        self.widths: dict[int, tuple[int, ...]] = {}  # what a layer says: columns its ids may have
         self._place = place
         self._captured: set[int] = set()  # layers since the last begin, if not delimited
         self._conflict_told = False
@@ -97,6 +107,7 @@ class Forward:
         if not self.delimited or self._place is not None or table is not None:
             self.record(layer, topk_ids, table)
             return
+        self._expect_width(layer, topk_ids)
         capturing = self._is_capturing()
         if capturing != self._capturing:
             self._route_in_piece(layer, topk_ids)
@@ -112,7 +123,11 @@ class Forward:
 
         They belong to the first rows of the step, or to the rows that `Options.place` says. With a
         `table` [ids] of int32 they are looked up in it.
+
+        Raises:
+            ValueError: They have another number of columns than the layer says.
         """
+        self._expect_width(layer, topk_ids)
         self._seen = True
         if self.delimited:
             self._begin_step()
@@ -123,8 +138,7 @@ class Forward:
             source_row, first_row, rows = self._place(len(topk_ids))
             topk_ids = topk_ids[source_row : source_row + rows]
         try:
-            # What is fused behind the k-th column is left out.
-            columns = topk_ids.shape[1]
+            columns = topk_ids.shape[1]  # what is fused behind the k-th is left out
             self._capturer.record(
                 layer, topk_ids, columns=columns, first_row=first_row, table=table
             )
@@ -132,6 +146,14 @@ class Forward:
             if error.status is not routecap.Status.ERR_CONFLICT:
                 raise
             self._tell_conflict(layer)
+
+    def _expect_width(self, layer: int, topk_ids: torch.Tensor) -> None:
+        widths = self.widths.get(layer, self._width)
+        if topk_ids.ndim != 2 or topk_ids.shape[1] not in widths:
+            raise ValueError(
+                f"the router of captured layer {layer} gave ids of shape {tuple(topk_ids.shape)},"
+                f" and the model says {widths[0]} experts a token: report the model"
+            )
 
     def _tell_conflict(self, layer: int) -> None:
         if not self._conflict_told:
