@@ -47,15 +47,6 @@ from ._wrap import once, replace
 RELEASES = ("0.21.0",)
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
-vllm.config.model
-    ModelConfig.compute_hash(self)
-    ModelConfig: enable_return_routed_experts
-vllm.distributed.parallel_state
-    get_pp_group()
-vllm.v1.worker.gpu_model_runner
-    GPUModelRunner._bookkeeping_sync(self, scheduler_output, ...)
-    GPUModelRunner.get_model(self)
-    GPUModelRunner: input_batch positions requests
 vllm.entrypoints.serve.disagg.serving
     ServingTokens.serve_tokens_full_generator(self, request, result_generator, ...)
     ServingTokens.serve_tokens_stream_generator(self, request, result_generator, ...)

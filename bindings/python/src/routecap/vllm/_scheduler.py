@@ -52,7 +52,16 @@ vllm.v1.worker.gpu_input_batch
 vllm.v1.engine
     EngineCoreOutput: request_id new_token_ids finish_reason routed_experts
     EngineCoreOutputs: outputs
-"""  # what this module replaces and reads
+vllm.config.model
+    ModelConfig.compute_hash(self)
+    ModelConfig: enable_return_routed_experts
+vllm.distributed.parallel_state
+    get_pp_group()
+vllm.v1.worker.gpu_model_runner
+    GPUModelRunner._bookkeeping_sync(self, scheduler_output, ...)
+    GPUModelRunner.get_model(self)
+    GPUModelRunner: input_batch positions requests
+"""  # what this module and both that import it replace and read
 
 
 def tell_ends(scheduler_config_class: Any, before: type | None = None) -> None:
