@@ -18,6 +18,7 @@ layout, and where a name comes from do not count. What an engine captures by its
 import argparse
 import ast
 import datetime
+import functools
 import hashlib
 import json
 import pathlib
@@ -40,6 +41,7 @@ BAD = {"failed", "wrong"}
 SHOWN = {"passes": "passes", "fails": "**fails**", "refuses": "refuses"}
 
 
+@functools.cache
 def code(file):
     """What of a file decides what it does."""
     text = file.read_text()
