@@ -21,31 +21,26 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def run_imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Imports that run, of the module itself or of a function: not those for annotations alone."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            for other in node.orelse:
-                yield from run_imports(other)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        else:
-            yield from run_imports(node)
+def imports(file: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, ast.alias]]:
+    """Every import of a module: at its top, in a function, and for annotations alone."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield node, alias
 
 
 def imported(name: str, names: dict[str, Path]) -> set[str]:
     """The modules of `names` that a module imports."""
     found: set[str] = set()
-    package = name if names[name].name == "__init__.py" else name.rpartition(".")[0]
-    for each in run_imports(ast.parse(names[name].read_text())):
-        if isinstance(each, ast.Import):
-            found |= {alias.name for alias in each.names}
+    package = name if names[name].stem == "__init__" else name.rpartition(".")[0]
+    for node, alias in imports(names[name]):
+        if isinstance(node, ast.Import):
+            found.add(alias.name)
             continue
-        base = package.split(".")[: len(package.split(".")) + 1 - each.level] if each.level else []
-        source = ".".join([*base, *([each.module] if each.module else [])])
-        for alias in each.names:
-            part = f"{source}.{alias.name}"
-            found.add(part if part in names else source)
+        base = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+        source = ".".join([*base, *([node.module] if node.module else [])])
+        part = f"{source}.{alias.name}"
+        found.add(part if part in names else source)
     return {each for each in found if each in names and each != name}
 
 
@@ -63,17 +58,23 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle(PACKAGE) == []
 
 
+# A reader who follows types goes round a circle that runs no code. Six were hidden so, one of eight
+# modules.
 @pytest.mark.parametrize(
-    "text", ["from .b import f", "def g():\n    from . import b", "import package.b"]
+    "text",
+    [
+        "from .b import f",
+        "def g():\n    from . import b",
+        "import package.b",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import f",
+    ],
 )
-def test_a_circle_is_found_also_where_a_function_closes_it(text: str, tmp_path: Path) -> None:
+def test_a_circle_is_found_wherever_its_imports_stand(text: str, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "a.py").write_text(text)
-    (package / "b.py").write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import package.a"
-    )
+    (package / "b.py").write_text("import os")
     assert circle(package) == []
     (package / "b.py").write_text("from package import a")
     assert set(circle(package)) == {"package.a", "package.b"}

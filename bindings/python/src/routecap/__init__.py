@@ -86,20 +86,20 @@ from ._errors import (
     LostStepWarning,
     NotReadyError,
     OutOfMemoryError,
-    PartialError,
     RangeError,
     UnknownError,
 )
 from ._files import load, save
+from ._handles import RequestLike
 from ._library import version
 from ._load import Load
 from ._message import WireHint, WireOptions, WireReport, wire_format
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
 from ._reading import Coverage
-from ._requests import LayerSources, PreparedIssue, Request, RequestLike, Step
+from ._requests import Request
 from ._router import Router
 from ._routing import Routing, merge
-from ._routings import Routings
+from ._routings import PartialError, Routings
 from ._samples import Sample
 from ._sequence import AppendReport, Sequence, SequenceSpan
 from ._serialized import (
@@ -109,6 +109,7 @@ from ._serialized import (
     splice,
     splice_pieces,
 )
+from ._steps import LayerSources, PreparedIssue, Step
 from ._store import Adoption, Keys, Store, key_chain
 from ._stored import StoredRouting, stored
 from ._structs import (
@@ -138,20 +139,27 @@ from ._wire import (
 if typing.TYPE_CHECKING:
     from . import (
         analysis as analysis,
+    )
+    from . import (
         colours as colours,
-        doctor as doctor,
+    )
+    from . import (
         experts as experts,
+    )
+    from . import (
         log as log,
-        metrics as metrics,
+    )
+    from . import (
         names as names,
+    )
+    from . import (
         page as page,
+    )
+    from . import (
         plot as plot,
-        remote as remote,
-        replay as replay,
-        sglang as sglang,
+    )
+    from . import (
         torch as torch,
-        transformers as transformers,
-        vllm as vllm,
     )
 else:
 

@@ -10,8 +10,7 @@ from ._docs import documented
 from ._forward_path import ForwardPath
 from ._library import raw
 from ._load import Load
-from ._request_calls import RequestCalls
-from ._tensors import describe
+from ._requests import RequestCalls
 
 
 class Capturer(ForwardPath, RequestCalls):

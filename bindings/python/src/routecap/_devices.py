@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import routecap
-
+from ._capturer import Capturer
 from ._constants import Backend
 
 if TYPE_CHECKING:
@@ -47,13 +46,13 @@ def expect_device(kind: str) -> None:
         )
 
 
-def capturer_on(device: torch.device, **settings: Any) -> routecap.Capturer:
+def capturer_on(device: torch.device, **settings: Any) -> Capturer:
     """A capturer for a device, with these settings beside `backend` and `device`."""
     expect_device(device.type)
     backend = backend_of(device.type)
     if backend is not None:
-        return routecap.Capturer(backend=backend, device=device.index or 0, **settings)
-    from .torch import Capturer
+        return Capturer(backend=backend, device=device.index or 0, **settings)
+    from .torch import Capturer as Copying
 
     logger.warning(
         "routed experts: %s has no backend of routecap, so PyTorch copies the ids. Make `routecap"
@@ -61,15 +60,15 @@ def capturer_on(device: torch.device, **settings: Any) -> routecap.Capturer:
         device,
     )
     settings.pop("external_sink", None)
-    return Capturer(device=device, **settings)
+    return Copying(device=device, **settings)
 
 
-def takes_tensors(capturer: routecap.Capturer) -> bool:
+def takes_tensors(capturer: Capturer) -> bool:
     """Whether it is PyTorch's copies that capture: of tensors, not of addresses."""
     return hasattr(capturer, "is_capturing")
 
 
-def capturing_on(capturer: routecap.Capturer) -> Callable[[], bool]:
+def capturing_on(capturer: Capturer) -> Callable[[], bool]:
     """A function that says whether a graph is being captured on the capturer's device."""
     if takes_tensors(capturer):
         return capturer.is_capturing  # type: ignore[attr-defined,no-any-return]

@@ -1,13 +1,10 @@
 """One exception class; where a built-in class says the same, what is raised is of both."""
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ._constants import Status
 from ._library import raw
 from ._named import Named
-
-if TYPE_CHECKING:
-    from ._routings import Routings
 
 
 class Error(RuntimeError):
@@ -50,23 +47,6 @@ class NotReadyError(Error, TimeoutError):
 
 class OutOfMemoryError(Error, MemoryError):
     """The budget, or the system's memory, is exhausted."""
-
-
-class PartialError(Error):
-    """Items of a batch were refused, and the caller asked to be told (check=True). The others were
-    done."""
-
-    statuses: dict[int, Status] = {}
-    """How each item was refused, by its number in the batch."""
-    routings: "Routings | None" = None
-    """What the other items gave."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            type(self),
-            (self.status, str(self)),
-            {"statuses": self.statuses},
-        )  # routings stay in this process
 
 
 class LostStepWarning(RuntimeWarning):

@@ -13,8 +13,8 @@ from ._docs import documented
 from ._errors import LostStepWarning, error, member
 from ._library import raw
 from ._opened import Opened
-from ._requests import LayerSources, PreparedIssue, Step
 from ._router import FLOATS, Router
+from ._steps import LayerSources, PreparedIssue, Step
 from ._tensors import (
     DeviceArray,
     Tensor,
@@ -201,7 +201,7 @@ class ForwardPath(Opened):
                 LostStepWarning,
                 stacklevel=3,
             )
-        return Step(self, ticket, outcome)  # type: ignore[arg-type]  # a Capturer
+        return Step(self, ticket, outcome)
 
     def prepare_issue(
         self,
@@ -231,7 +231,7 @@ class ForwardPath(Opened):
 
     def step(self, ticket: int) -> Step:
         """The step of a ticket."""
-        return Step(self, ticket)  # type: ignore[arg-type]  # a Capturer
+        return Step(self, ticket)
 
     def _source(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ._capturer import Capturer
-from ._requests import LayerSources
+from ._steps import LayerSources
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._constants import Status
-from ._errors import PartialError, error
+from ._errors import Error, error
 from ._library import raw
 from ._routing import Routing
 
@@ -84,6 +84,23 @@ class Routings(Sequence[Routing]):
 
     def __exit__(self, *unused: object) -> None:
         self.free()
+
+
+class PartialError(Error):
+    """Items of a batch were refused, and the caller asked to be told (check=True). The others were
+    done."""
+
+    statuses: dict[int, Status] = {}
+    """How each item was refused, by its number in the batch."""
+    routings: Routings | None = None
+    """What the other items gave."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            type(self),
+            (self.status, str(self)),
+            {"statuses": self.statuses},
+        )  # routings stay in this process
 
 
 _NAMED = 16  # refused items of a batch, in a text

@@ -1,7 +1,7 @@
 """The store: keeps rows of cached prefixes, in blocks under keys."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Union, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Union, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,9 @@ from ._counts import StoreStats
 from ._docs import documented
 from ._errors import error
 from ._library import raw
+from ._opened import Opened
 from ._tensors import as_bytes, integers
 from .names import IdSpaceName, ProvenanceName
-
-if TYPE_CHECKING:
-    from ._capturer import Capturer
 
 Keys = Union[Sequence[bytes], Sequence[int], bytes, NDArray[Any]]
 """Keys of blocks: a sequence of bytes objects of key_bytes each; or all keys one after another, as
@@ -119,7 +117,7 @@ class Store:
     @documented("routecap_store_config_init", "routecap_store_create")
     def __init__(
         self,
-        capturer: "Capturer | None" = None,
+        capturer: Opened | None = None,
         *,
         block_rows: int = 16,
         key_bytes: int = 32,
@@ -247,7 +245,7 @@ class Store:
         return StoreStats._make((*values[:2], StoreFlag(values[2]), *values[3:]))
 
 
-def shape_of(capturer: "Capturer | None", settings: Any) -> Config:
+def shape_of(capturer: Opened | None, settings: Any) -> Config:
     if capturer is not None:
         if settings:
             raise TypeError("the shape is the capturer's, or that of settings: give one of them")

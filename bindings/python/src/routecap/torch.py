@@ -24,7 +24,7 @@ from ._config import Settings
 from ._constants import Backend, Role, Snapshot, Status
 from ._errors import error
 from ._library import raw
-from ._requests import LayerSources, PreparedIssue, Step
+from ._steps import LayerSources, PreparedIssue, Step
 from ._tensors import dtype_of
 from .names import SnapshotName
 

@@ -12,9 +12,10 @@ Stores and transports are those of others: fsspec, Mooncake Store, Ray. How they
 and wait is theirs to say, by the settings that `connect` passes to them.
 """
 
+from ._account import Report
 from ._blocks import BlockRows
 from ._conversation import Conversation
-from ._reader import Reader, RemoteRows, Report
+from ._reader import Reader, RemoteRows
 from ._reference import Reference
 from ._stores import Files, Mooncake, ObjectStore, RayObjects, SizedStore, connect
 from ._write import write, write_as_set

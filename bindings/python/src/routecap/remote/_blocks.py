@@ -1,7 +1,7 @@
 """Rows that vLLM itself wrote: objects of raw ids under the keys of its blocks."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from .._constants import Missing, Status
 from .._errors import error
 from .._routing import Routing
+from ._account import Account
 from ._reference import check_key
 from ._stores import SizedStore
-
-if TYPE_CHECKING:
-    from ._reader import Reader
 
 
 class BlockRows:
@@ -21,7 +19,7 @@ class BlockRows:
 
     def __init__(
         self,
-        reader: "Reader",
+        reader: Account,
         store: SizedStore,
         keys: Sequence[str],
         *,

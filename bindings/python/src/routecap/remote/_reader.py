@@ -1,13 +1,10 @@
 """What a trainer's rank reads: the rows that its plan names, out of objects that lie elsewhere."""
 
 import threading
-import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _structs as structs
 from .._constants import IdSpace, Missing, Piece, Status
@@ -16,6 +13,7 @@ from .._library import raw
 from .._routing import Routing
 from .._serialized import serialized_info
 from ..names import IdSpaceName
+from ._account import Account
 from ._blocks import BlockRows
 from ._reference import Reference, checked, digest_of
 from ._stores import ObjectStore
@@ -25,25 +23,7 @@ _FIRST_READ = 4096
 _ALIGNMENT = 64
 
 
-class Report(NamedTuple):
-    """What a reader has read since it was made."""
-
-    calls: int
-    """Of a store's read."""
-    ranges: int
-    """Of rows that were asked for, of whatever bytes each."""
-    rows: int
-    """That were read."""
-    bytes: int
-    """That were read, headers included."""
-    missing: Mapping[str, int]
-    """Rows that were asked for and are missing, by the name of the reason: "evicted" (the object is
-    not there, or could not be read), "stale" (its generation is too old), "refused" (it is not what
-    the reference says, of another shape, or damaged).
-    """
-
-
-class Reader:
+class Reader(Account):
     """Reads rows that references name: what `rows` returns is a source for Plan.gather.
 
         reader = routecap.remote.Reader(store, layers=48, k=8, experts=128)
@@ -84,22 +64,20 @@ class Reader:
         max_read_bytes: int = 4 << 30,
         pin: bool = False,
     ) -> None:
-        self._stores = {store.scheme: store for store in stores}
-        self.like = Routing.from_arrays(
-            np.zeros((0, layers, k), np.int16),
-            experts=experts,
-            layer_map=layer_map,
-            layer_experts=layer_experts,
-            id_space=id_space,
+        super().__init__(
+            {store.scheme: store for store in stores},
+            Routing.from_arrays(
+                np.zeros((0, layers, k), np.int16),
+                experts=experts,
+                layer_map=layer_map,
+                layer_experts=layer_experts,
+                id_space=id_space,
+            ),
+            pin,
         )
         self.oldest = oldest
         self._max_object, self._max_read = max_object_bytes, max_read_bytes
-        self._memories = _Memories(self._stores, pin)
         self._batch = threading.local()
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-        self._missing: Counter[str] = Counter()
-        self.log: list[str] = []
 
     def rows(
         self, reference: Reference | Mapping[str, Any], first: int = 0, rows: int | None = None
@@ -151,12 +129,6 @@ class Reader:
         return BlockRows(
             self, store, keys, rows=rows, block_rows=block_rows, first=first, layers=given
         )
-
-    @property
-    def report(self) -> Report:
-        with self._lock:
-            counts = {name: self._counts[name] for name in ("calls", "ranges", "rows", "bytes")}
-            return Report(**counts, missing=dict(self._missing))
 
     # ---- One batch: what a plan asks for before it waits for the first
 
@@ -327,26 +299,6 @@ class Reader:
         self.lost(why, wanted.rows)
         self.note(f"{reference.scheme} {reference.key}: {why}: {text}")
 
-    # ---- For sources
-
-    def memory(self, size: int) -> memoryview:
-        """Registered, for as long as something refers to it."""
-        return self._memories.take(size)
-
-    def count(self, **counts: int) -> None:
-        with self._lock:
-            self._counts.update(counts)
-
-    def lost(self, why: str, rows: int) -> None:
-        if rows:
-            with self._lock:
-                self._missing[why] += rows
-
-    def note(self, text: str) -> None:
-        with self._lock:
-            self.log[:-99] = []
-            self.log.append(text)
-
 
 class RemoteRows:
     """The rows of a reference: a source for Plan.gather (`Reader.rows`)."""
@@ -411,45 +363,3 @@ class _Wanted:
         assert self.slice is not None
         own = memory[self.at : self.at + self.slice.bytes]
         return [(self, offset, part) for offset, part in self.slice.place(own)]
-
-
-class _Memories:
-    """Memory that is registered with the stores, used again when no routing lies there any more."""
-
-    def __init__(self, stores: Mapping[str, ObjectStore], pin: bool) -> None:
-        self._stores, self._pin = stores, pin
-        self._free: list[NDArray[np.uint8]] = []
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> memoryview:
-        """So many bytes, for as long as something refers to them."""
-        with self._lock:
-            fitting = [i for i, each in enumerate(self._free) if each.nbytes >= size]
-            memory = self._free.pop(fitting[0]) if fitting else None
-            outgrown = [] if fitting else self._free
-            self._free = self._free if fitting else []
-        del outgrown  # which unregisters it, without the lock
-        if memory is None:
-            memory = self._make(1 << max(size - 1, 1 << 16).bit_length())
-        lease = memory[:]
-        weakref.finalize(lease, self._give_back, memory)
-        return lease.data[:size]
-
-    def _make(self, size: int) -> NDArray[np.uint8]:
-        if self._pin:
-            import torch
-
-            memory: NDArray[np.uint8] = torch.empty(
-                size, dtype=torch.uint8, pin_memory=True
-            ).numpy()
-        else:
-            memory = np.empty(size, np.uint8)
-        address = memory.ctypes.data
-        for store in self._stores.values():
-            store.register(address, size)
-            weakref.finalize(memory, store.unregister, address)
-        return memory
-
-    def _give_back(self, memory: NDArray[np.uint8]) -> None:
-        with self._lock:
-            self._free.append(memory)

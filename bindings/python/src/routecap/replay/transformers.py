@@ -26,9 +26,9 @@ from torch import nn
 from .._routing import Routing
 from ..transformers import Tap, find
 from ..transformers._places import expect_known
-from ..transformers._sequences import cached_columns, inputs_of, runs_of
 from ..transformers._taps import expect_model, stack_of
 from ..transformers._versions import KNOWN
+from ..transformers.inputs import cached_columns, inputs_of, runs_of
 from ._passes import LIVE, Replay, Router, in_backward
 from ._report import ReplayError
 from ._topk import Choice, replace_forward

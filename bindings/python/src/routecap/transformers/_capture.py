@@ -24,10 +24,10 @@ from ..replay._passes import in_backward
 from . import _ledger, _ops
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
-from ._ledger import Content, length_of
 from ._places import expect_further, expect_known
-from ._sequences import inputs_of
+from ._sequences import Content, length_of, take_out
 from ._taps import Tap, expect_model, find, in_order, stack_of
+from .inputs import inputs_of
 
 logger = logging.getLogger("routecap.transformers")
 
@@ -168,11 +168,8 @@ class Capture(Followed):
         self._inside = False  # a step is begun, and its snapshot not made
         self._rows = 0  # of that step
         self._recorded: set[int] = set()  # layers of it, by their number among the taps
-        self._paused = False
-        self._aside: set[int] = set()  # threads whose forward passes compute no user's sequence
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
         self._unseen = 0  # of which nothing was seen but that they ran
-        self._seen = False  # any forward pass
         self._begun = False  # the decoder's hooks, by its forward or by what compilers made of it
         self._key = next(_keys)
         self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
@@ -180,7 +177,6 @@ class Capture(Followed):
             self._token
         )  # compilers keep it where it is, and their graphs write it in place
         _ops.captures[self._key] = self
-        self._undo: list[Callable[[], object]] = []
         try:
             self._install(model)
         except BaseException:
@@ -330,22 +326,6 @@ class Capture(Followed):
             self._drop()
         self._owner, self._inside = None, False
         self._lock.release()
-
-    def _apart(self) -> bool:
-        """Whether nothing of this thread's forward passes is captured."""
-        return self._paused or threading.get_ident() in self._aside
-
-    @contextmanager
-    def _set_apart(self) -> Iterator[None]:
-        """As `paused`, for this thread."""
-        here = threading.get_ident()
-        before = here in self._aside
-        self._aside.add(here)
-        try:
-            yield
-        finally:
-            if not before:
-                self._aside.discard(here)
 
     def _mine(self) -> bool:
         return self._owner is not None and self._owner[0] == threading.get_ident()
@@ -592,10 +572,6 @@ class Capture(Followed):
         seen = stats["rows_written"] + stats["out_of_range"] + stats["duplicate"]
         return [tap.layer for tap, rows in zip(self.taps, seen.tolist()) if not rows]
 
-    @property
-    def attached(self) -> bool:
-        return bool(self._undo)
-
     def detach(self) -> None:
         """Take the hooks off the model.
 
@@ -641,7 +617,7 @@ class Capture(Followed):
         while self._undo:
             self._undo.pop()()
         for ledger in list(self._ledgers):
-            _ledger.take_out(ledger)
+            take_out(ledger)
         if self._metrics is not None:
             self._metrics.close()
         _ops.captures.pop(self._key, None)

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 
 import routecap
 
+from ._followed import Followed
 from ._names import (
     cache_in,
     expect,
@@ -29,13 +30,10 @@ from ._places import CALLED, PREPARES, SETTINGS, expect_batching, expect_loop
 from ._sequences import Batch, Plan, plan_of_runs
 from ._versions import KNOWN
 
-if TYPE_CHECKING:
-    from ._capture import Capture
-
 Add = Callable[[Callable[[], object]], object]
 
 
-def follow_generate(capture: Capture, model: nn.Module, add: Add) -> None:
+def follow_generate(capture: Followed, model: nn.Module, add: Add) -> None:
     """Wrap `generate` of a model, and what it asks for the inputs of each step."""
     modules = list(model.modules())
     loops = [each for each in modules if of_transformers(each) and _has(each, any)]
@@ -149,7 +147,7 @@ class Generation:
     """One call of `generate`."""
 
     def __init__(
-        self, capture: Capture, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, capture: Followed, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._capture, self._model = capture, model
         self.thread = threading.get_ident()
@@ -272,12 +270,12 @@ def _until(batch: Batch, plan: Plan) -> Callable[[], Sequence[int]]:
 
 # ---- Continuous batching
 
-_continuous: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Capture]] = (
+_continuous: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Followed]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def follow_generate_batch(capture: Capture, model: nn.Module, add: Add) -> None:
+def follow_generate_batch(capture: Followed, model: nn.Module, add: Add) -> None:
     """Follow the steps of `generate_batch` and its manager, each of which runs the model once for
     many requests.
     """
@@ -316,7 +314,7 @@ def _followed(generation_step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _plan_of_requests(capture: Capture, scheduled: list[Any]) -> Plan:
+def _plan_of_requests(capture: Followed, scheduled: list[Any]) -> Plan:
     """For a step of scheduled requests, whose rows lie one after another."""
     batches: list[Batch] = []
     runs: list[tuple[int, int]] = []
@@ -333,7 +331,7 @@ def _plan_of_requests(capture: Capture, scheduled: list[Any]) -> Plan:
     return plan_of_runs(requests, runs, positions, None)
 
 
-def _batch_of(capture: Capture, state: Any, position: int) -> Batch:
+def _batch_of(capture: Followed, state: Any, position: int) -> Batch:
     """The batch of a request, which is known by its state, not by its name: names are used again."""
     name: str = state.request_id
     batch = capture._named.get(name)

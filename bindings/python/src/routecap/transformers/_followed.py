@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,34 +17,57 @@ from torch import nn
 import routecap
 
 from . import _ledger
-from ._ledger import Content, Held, Ledger
+from ._ledger import Held
 from ._names import Unread
 from ._prefixes import Prefixes
+from ._sequences import Batch, Content, Owner, Plan, plan_of_runs
 from ._versions import KNOWN
-from ._sequences import Batch, Inputs, Plan, cached_columns, inputs_of, plan_of_runs, runs_of
+from .inputs import Inputs, cached_columns, inputs_of, runs_of
 
 
-class Followed:
+class Followed(Owner):
     """Capture, without its hooks."""
 
     def __init__(
         self, capturer: routecap.Capturer, device: torch.device, store: routecap.Store | int | None
     ) -> None:
+        super().__init__()
         self.capturer = capturer
         self._device = device
         self._prefixes = None if store is None else Prefixes(capturer, store)
         self.store = None if self._prefixes is None else self._prefixes.store
         self._tag = 0 if self.store is None else self.store.stats().generation
         self._plan: Plan | None = None
-        self._generation: Any = None
-        """The call of `generate` that runs."""
         self._placed: tuple[torch.Tensor, bool] | None = None
         self._steps: list[routecap.Step] = []
         self._batches: list[Batch] = []
         self._named: dict[str, Batch] = {}
-        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
         self._skipped: dict[int, tuple[nn.Module, Plan]] = {}
         self._said_unversioned = False
+        self._undo: list[Callable[[], object]] = []
+        self._seen = False  # any forward pass
+        self._paused = False
+        self._aside: set[int] = set()  # threads whose forward passes compute no user's sequence
+
+    @property
+    def attached(self) -> bool:
+        return bool(self._undo)
+
+    def _apart(self) -> bool:
+        """Whether nothing of this thread's forward passes is captured."""
+        return self._paused or threading.get_ident() in self._aside
+
+    @contextmanager
+    def _set_apart(self) -> Iterator[None]:
+        """As `paused`, for this thread."""
+        here = threading.get_ident()
+        before = here in self._aside
+        self._aside.add(here)
+        try:
+            yield
+        finally:
+            if not before:
+                self._aside.discard(here)
 
     def _plan_of(
         self,
@@ -271,11 +294,6 @@ class Followed:
         if batch is not None and batch in self._batches:
             self._batches.remove(batch)
             self.capturer.close_batch(batch.requests)
-
-    def _new_ledger(self, layer: Any, index: int) -> Ledger:
-        ledger = Ledger(weakref.ref(self), layer, index)
-        self._ledgers.add(ledger)
-        return ledger
 
     def _copied(self, batch: Batch | None) -> None:
         """A cache is copied that a batch goes on with."""

@@ -9,12 +9,20 @@ dropped; `key` says whose call it is.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from ._capture import Capture
+
+class Capture(Protocol):
+    """What the ops call."""
+
+    def _begin(self, rows: int) -> None: ...
+
+    def _record(self, index: int, ids: torch.Tensor) -> None: ...
+
+    def _snapshot(self) -> None: ...
+
 
 captures: weakref.WeakValueDictionary[int, Capture] = weakref.WeakValueDictionary()
 

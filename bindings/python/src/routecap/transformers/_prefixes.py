@@ -9,28 +9,14 @@ goes on with the line.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 import routecap
 
-from ._ledger import Content
-from ._sequences import Batch
+from ._sequences import Batch, Content, Published
 
 _KEY_BYTES = 16
-
-
-class Published(NamedTuple):
-    """What a store has of a line."""
-
-    keys: list[NDArray[np.uint8]]
-    """Of each row of the batch, those of its blocks."""
-    columns: int
-    places: torch.Tensor | None
-    """[rows, columns] the position of each column's token, -1 of padding; None: there is none."""
 
 
 class Prefixes:

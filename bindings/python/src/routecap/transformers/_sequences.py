@@ -4,36 +4,23 @@ A sequence is a row of a batch, or a run of a packed one. The position of a toke
 the number of tokens before it that are not padding, whatever position_ids say. Where an attention
 mask says which these are, positions are computed on its device and read there by the library:
 nothing waits for it.
+
+A ledger lies in each layer of a cache that the captured model was given: it says whose columns these
+are, and by which tensors that is known again.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 import routecap
-
-from ._names import (
-    Unread,
-    cache_in,
-    call_of,
-    expect,
-    expect_known_caches,
-    lacking,
-    parameters_of,
-    tokens_in,
-)
-
-if TYPE_CHECKING:
-    from ._ledger import Ledger
-    from ._prefixes import Published
 
 Spans = NDArray[np.void]
 
@@ -58,6 +45,16 @@ class Plan:
     """Whose sequences begin with it: they are none if it fails."""
 
 
+class Published(NamedTuple):
+    """What a store has of a line."""
+
+    keys: list[NDArray[np.uint8]]
+    """Of each row of the batch, those of its blocks."""
+    columns: int
+    places: torch.Tensor | None
+    """[rows, columns] the position of each column's token, -1 of padding; None: there is none."""
+
+
 class Line:
     """Columns of a batch, from its beginning on. It only grows: where a batch is cut or its rows
     are reordered, it goes on in a new one.
@@ -67,6 +64,14 @@ class Line:
         self.columns = columns
         """Of each row, that were forwarded or cached, padding included."""
         self.published: Published | None = None
+
+
+class Content(NamedTuple):
+    """The first columns of a line, of some of its rows."""
+
+    line: Line
+    columns: int
+    rows: tuple[int, ...]
 
 
 class Batch:
@@ -251,94 +256,6 @@ class Batch:
         return None if kept is None or min(kept, default=_ALL) == _ALL else kept
 
 
-class Inputs(NamedTuple):
-    """What a model's forward is given that says whose its rows are."""
-
-    batch: int
-    length: int
-    mask: Any
-    position_ids: torch.Tensor | None
-    starts: torch.Tensor | None
-    """[sequences + 1] where each sequence of a packed batch begins, and the end of the last."""
-    cache: Any
-    paged: bool
-    """Whether it is a step of continuous batching."""
-    device: torch.device
-    lacking: str
-    """What the function has no parameter for, as a message says it; empty if it has all."""
-
-    @property
-    def rows(self) -> int:
-        return self.batch * self.length
-
-
-def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs | None:
-    """Of a call of a model or decoder; None if it is no call that the function takes.
-
-    Raises:
-        Unread: It has neither tokens nor embeddings, or the signature does not say which arguments
-            are these.
-        ValueError: An argument is a cache, and not by its name.
-    """
-    names = parameters_of(module)
-    if args:
-        try:
-            given = inspect.Signature(list(names.values())).bind_partial(*args, **kwargs)
-        except TypeError:  # as the call itself will say
-            return None
-        kwargs = {}
-        for name, value in given.arguments.items():
-            kind = names[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                raise Unread(f"{call_of(module, names)} does not say what its arguments are")
-            kwargs.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
-    tokens = tokens_in(module, names, kwargs)
-    expect_known_caches(module, names, kwargs)
-    position_ids = kwargs.get("position_ids")
-    if (
-        position_ids is not None and position_ids.ndim != 2
-    ):  # a position for each of several axes of an image
-        position_ids = None
-    batch, length = tokens.shape[:2]
-    return Inputs(
-        batch,
-        length,
-        kwargs.get("attention_mask"),
-        position_ids,
-        kwargs.get("cu_seq_lens_q"),
-        cache_in(kwargs, names),
-        kwargs.get("read_index") is not None,
-        tokens.device,
-        lacking(module, names),
-    )
-
-
-def cached_columns(cache: Any) -> int | None:
-    """How many columns a cache says it has; None if it cannot tell. May wait for the device."""
-    expect(cache, ("get_seq_length",))
-    try:
-        return int(cache.get_seq_length())
-    except (AttributeError, ValueError):  # nothing but layers with a state of constant size
-        return None
-
-
-def runs_of(inputs: Inputs) -> list[tuple[int, int]] | None:
-    """(first row, rows) of each sequence of a packed batch; None if it is not packed.
-
-    Waits for the device if that has the numbers.
-    """
-    if inputs.starts is not None and inputs.batch == 1:
-        starts: list[int] = inputs.starts.tolist()
-        return [(begin, end - begin) for begin, end in zip(starts, starts[1:]) if end > begin]
-    if inputs.mask is not None or inputs.position_ids is None or inputs.length < 2:
-        return None
-    jumps = (inputs.position_ids.diff(dim=1) != 1).expand(inputs.batch, -1).cpu().numpy()
-    if not jumps.any():
-        return None
-    begins = np.flatnonzero(np.hstack([np.ones((inputs.batch, 1), bool), jumps]))
-    return list(zip(begins.tolist(), np.diff(begins, append=inputs.rows).tolist()))
-
-
 def plan_of_runs(
     requests: NDArray[np.uint64],
     runs: Sequence[tuple[int, int]],
@@ -351,3 +268,207 @@ def plan_of_runs(
     spans["sink_row"], spans["rows"] = np.array(runs, np.int64).reshape(-1, 2).T
     spans["position"] = positions
     return Plan(rows, spans, None)
+
+
+# ---- What a layer of a cache holds
+
+LEDGER = "_routecap_ledger"
+ROWS = ("reorder_cache", "batch_select_indices", "batch_repeat_interleave")
+
+
+class Owner:
+    """Of ledgers: as much of a capture as they know."""
+
+    def __init__(self) -> None:
+        self._generation: Any = None
+        """The call of `generate` that runs."""
+        self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+
+    def _new_ledger(self, layer: Any, index: int) -> Ledger:
+        ledger = Ledger(weakref.ref(self), layer, index)
+        self._ledgers.add(ledger)
+        return ledger
+
+    def _copied(self, batch: Batch | None) -> None:
+        """A cache is copied that a batch goes on with."""
+        raise NotImplementedError
+
+
+class Ledger:
+    """Of one layer, for one capture."""
+
+    def __init__(self, capture: weakref.ref[Owner], layer: Any, index: int) -> None:
+        self.capture, self.index = capture, index
+        self.layer = weakref.ref(layer)
+        self.batch: Batch | None = None
+        self.content: Content | None = None
+        """None: it is not known."""
+        self.empty = False
+        """The layer has no tensors of its own: it uses another's, or needs none."""
+        self.pass_: object = None
+        """The forward pass that goes on with the layer, if nothing else has changed it since."""
+        self._moving = False
+        self._tensors: list[tuple[weakref.ref[torch.Tensor], int | None]] = []
+        self._generation: object = None
+        """The call of `generate` in which the layer was looked at."""
+        self._updates = self._updates_seen = 0
+
+    def look(self) -> None:
+        """The layer as it is now has the content."""
+        capture = self.capture()
+        self._generation = None if capture is None else capture._generation
+        self._tensors = [_seen(tensor) for tensor in tensors_of(self.layer())]
+        self._updates_seen = self._updates
+
+    @property
+    def holds(self) -> bool:
+        """Whether the content is known, and the layer's still."""
+        return not self.unversioned and self._is_same
+
+    @property
+    def unversioned(self) -> bool:
+        """Whether the layer has tensors of inference mode, of which nothing tells that they were
+        written to. Between the steps of a call of `generate` its own loop alone has them.
+        """
+        capture = self.capture()
+        if self._generation is not None and capture is not None:
+            if self._generation is capture._generation:
+                return False
+        return any(version is None for _, version in self._tensors)
+
+    @property
+    def _is_same(self) -> bool:
+        if self.content is None or self._updates != self._updates_seen:
+            return False
+        layer = self.layer()
+        if layer is None:  # nobody changes it any more
+            return True
+        return _are(tensors_of(layer), self._tensors)
+
+    def through(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an operation of the layer, and follow what it does."""
+        layer = self.layer()
+        content, before = self.content if self.holds else None, length_of(layer)
+        tensors = [_seen(tensor) for tensor in tensors_of(layer)]
+        self.content, self.pass_, self._moving = None, None, True
+        try:
+            result = method(layer, *args, **kwargs)
+        finally:
+            self._moving = False
+        if content is not None:
+            change = next(iter((*args, *kwargs.values())), None)
+            moved = not _are(tensors_of(layer), tensors)
+            self.content = _after(content, name, change, before, length_of(layer), moved)
+            self.look()
+        else:  # its rows may be others now, and as many as nobody knows
+            self.batch = None
+            if name == "reset":  # but nothing stays
+                take_out(self)
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ledger | None:
+        import copy
+
+        layer, capture = memo.get(id(self.layer())), self.capture()
+        if layer is None or capture is None or not self.holds:
+            return None
+        capture._copied(self.batch)
+        ledger = capture._new_ledger(layer, self.index)
+        ledger.content, ledger.empty = self.content, self.empty
+        ledger._tensors = [_seen(copy.deepcopy(each, memo)) for each in tensors_of(self.layer())]
+        return ledger
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def length_of(layer: Any) -> int | None:
+    """How many columns a layer says it has, where it can and nothing waits for the device."""
+    try:
+        columns = layer.get_seq_length()
+    except (AttributeError, ValueError):
+        return None
+    if isinstance(columns, torch.Tensor) and columns.is_cuda:
+        return None
+    return int(columns)
+
+
+def take_out(ledger: Ledger) -> None:
+    """Leave a layer as if it had never been followed."""
+    layer = ledger.layer()
+    if layer is not None and vars(layer).get(LEDGER) is ledger:
+        del vars(layer)[LEDGER]
+
+
+def _after(
+    content: Content,
+    name: str,
+    change: Any,
+    before: int | None,
+    after: int | None,
+    moved: bool,
+) -> Content | None:
+    """What a layer holds after an operation; None if it is not known.
+
+    moved: Whether its tensors are others.
+    """
+    if name == "reset":  # before 5.18 a layer that grows keeps its columns, with zeros in them
+        return content._replace(columns=0) if after in (None, 0) else None
+    if name == "crop":
+        if before is not None and after is not None:
+            removed = before - after
+        elif not moved:  # before 5.14 a state is not cropped
+            removed = 0
+        elif int(change) <= 0:
+            removed = -int(change)
+        else:
+            return None
+        columns = content.columns - removed
+        return content._replace(columns=columns) if 0 <= columns <= content.columns else None
+    if name in ROWS:
+        rows = _rows_after(name, change, len(content.rows))
+        return content._replace(rows=tuple(content.rows[row] for row in rows))
+    return content
+
+
+def _rows_after(name: str, change: Any, rows: int) -> list[int]:
+    """Which rows of a layer those are that it has after an operation."""
+    device = change.device if isinstance(change, torch.Tensor) else None
+    before = torch.arange(rows, device=device)
+    if name == "batch_repeat_interleave":
+        after = before.repeat_interleave(change)
+    else:
+        after = before.index_select(0, change) if name == "reorder_cache" else before[change]
+    found: list[int] = after.tolist()
+    return found
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Those of a layer, in their order."""
+    for each in vars(value).values() if hasattr(value, "__dict__") else ():
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple, dict)):
+            for item in each.values() if isinstance(each, dict) else each:
+                if isinstance(item, torch.Tensor):
+                    yield item
+
+
+def _seen(tensor: torch.Tensor) -> tuple[weakref.ref[torch.Tensor], int | None]:
+    return weakref.ref(tensor), _version(tensor)
+
+
+def _are(tensors: Iterable[torch.Tensor], seen: list[tuple[Any, int | None]]) -> bool:
+    """Whether tensors are those that were seen, of the same versions."""
+    now = list(tensors)
+    return len(now) == len(seen) and all(
+        which() is tensor and version == _version(tensor)
+        for tensor, (which, version) in zip(now, seen)
+    )
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written to; None of those made in inference mode, of which nothing
+    says that.
+    """
+    return None if tensor.is_inference() else tensor._version
