@@ -85,7 +85,7 @@ autoapi_options = [
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
 PYTHON = re.compile(
-    r"routecap(\.(analysis|art|conform|doctor|experts|log|models|names|page|plot|sglang|skyrl|torch|transformers|vllm))?(\.[A-Za-z]\w*)*"
+    r"routecap(\.(adapter|analysis|art|conform|doctor|experts|log|models|names|page|plot|sglang|skyrl|torch|transformers|vllm))?(\.[A-Za-z]\w*)*"
 )
 PYTHON_ELSEWHERE = re.compile(
     r"routecap\.vllm\.routed_experts_capturer|routecap\.command"

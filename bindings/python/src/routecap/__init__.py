@@ -138,27 +138,14 @@ from ._wire import (
 
 if typing.TYPE_CHECKING:
     from . import (
+        adapter as adapter,
         analysis as analysis,
-    )
-    from . import (
         colours as colours,
-    )
-    from . import (
         experts as experts,
-    )
-    from . import (
         log as log,
-    )
-    from . import (
         names as names,
-    )
-    from . import (
         page as page,
-    )
-    from . import (
         plot as plot,
-    )
-    from . import (
         torch as torch,
     )
 else:

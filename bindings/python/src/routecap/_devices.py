@@ -21,7 +21,7 @@ _KINDS = {"cpu": Backend.HOST, "cuda": Backend.CUDA}
 
 
 def backend_of(kind: str) -> Backend | None:
-    """The library's backend for PyTorch's type of a device, if it has one.
+    """The library's backend for PyTorch's type of a device, such as "cuda"; None: it has none.
 
     None everywhere with ROUTECAP_WITHOUT_KERNELS=1, by which PyTorch's copies can be tried on any
     device.
@@ -47,7 +47,12 @@ def expect_device(kind: str) -> None:
 
 
 def capturer_on(device: torch.device, **settings: Any) -> Capturer:
-    """A capturer for a device, with these settings beside `backend` and `device`."""
+    """A capturer for a device, with these settings of routecap.Capturer beside `backend` and
+    `device`. Where the library has no backend, it is a routecap.torch.Capturer, and a warning says
+    so.
+
+    Raises: ValueError: There is no way to capture on this device.
+    """
     expect_device(device.type)
     backend = backend_of(device.type)
     if backend is not None:
@@ -64,12 +69,16 @@ def capturer_on(device: torch.device, **settings: Any) -> Capturer:
 
 
 def takes_tensors(capturer: Capturer) -> bool:
-    """Whether it is PyTorch's copies that capture: of tensors, not of addresses."""
+    """Whether the capturer copies by PyTorch: it then takes tensors alone, no addresses and no
+    descriptions (`describe`).
+    """
     return hasattr(capturer, "is_capturing")
 
 
 def capturing_on(capturer: Capturer) -> Callable[[], bool]:
-    """A function that says whether a graph is being captured on the capturer's device."""
+    """A function that says whether a graph is being captured on the current stream of the
+    capturer's device. It costs no call of the driver where there are no graphs.
+    """
     if takes_tensors(capturer):
         return capturer.is_capturing  # type: ignore[attr-defined,no-any-return]
     if capturer.backend is not Backend.CUDA:

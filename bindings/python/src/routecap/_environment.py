@@ -10,7 +10,7 @@ _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
 
 
-def values(options: type, prefix: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def option_values(options: type, prefix: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a dataclass that the environment has, under the prefix and the field's name in
     capitals. A field whose default is neither a flag, a number nor a text is not looked for.
 

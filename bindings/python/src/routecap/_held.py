@@ -20,7 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class HeldIds:
-    """Of one forward pass after another, by one thread at a time.
+    """Ids of routers that are recorded at once at the end of a forward pass, where that is safe.
+
+        held.begin(kind)
+        for layer, ids in routers:                       # ids: a tensor of torch, [rows, k or more]
+            if not held.hold(layer, ids, capturing()):
+                capturer.record(layer, ids)              # its rows, where the router runs
+        held.record()
+
+    It is safe in passes of a kind of which one ran eagerly, held copies of all ids, and found at
+    its end that nothing had written over them. For one forward pass after another, by one thread at
+    a time.
 
     recorded: how many layers the last pass recorded at once.
     """
@@ -28,7 +38,7 @@ class HeldIds:
     def __init__(self, capturer: Capturer, logger: logging.Logger = logger) -> None:
         """
         Args:
-            logger: one that the engine shows.
+            logger: One that the engine shows.
         """
         self._capturer, self._logger = capturer, logger
         self._ids: dict[int, Any] = {}  # of this pass, by layer
@@ -55,6 +65,7 @@ class HeldIds:
 
     @property
     def proven(self) -> bool:
+        """Whether ids of passes of this kind are held."""
         return self._proven.get(self._kind, False)
 
     def hold(self, layer: int, ids: Any, capturing: bool) -> bool:

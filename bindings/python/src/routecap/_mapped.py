@@ -20,6 +20,7 @@ from ._errors import Error, error
 from ._serialized import serialized_info
 
 ROUTING = ".routecap"
+"""The ending of files with a serialised routing."""
 INFO = ".json"
 TAR = ".tar"
 

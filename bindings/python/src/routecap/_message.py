@@ -182,6 +182,7 @@ def decode(data: Any, format: WireLike, hint: Mapping[str, Any]) -> tuple[Any, W
 
 
 def wire_fact(name: str) -> WireFact:
+    """A fact of the wire by its name, in any case. Raises: ArgumentError: There is none."""
     try:
         return WireFact[name.upper()]
     except KeyError:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _structs as structs
 from ._constants import ALL, IdSpace, Piece, Status
@@ -92,6 +93,21 @@ def splice(head: Any, tail: Any, row: int) -> bytes:
     it on: see `splice_pieces`.
     """
     return b"".join(splice_pieces(head, tail, row))
+
+
+def slice_table(header: bytes, first: int, rows: int) -> tuple[bytearray, NDArray[np.void], int]:
+    """What `slice_pieces` would give, of a serialised routing of which only the header, of
+    Serialized.header_bytes, is here: for one that lies elsewhere.
+
+    Returns the header of the slice; what the slice is made of, in its order, an array of up to 16
+    with `offset`, `size` and `source`: bytes of the slice's header (Piece.HEADER), zeros
+    (Piece.ZERO), or of the routing, from `offset` on; and how many bytes it has in all.
+    """
+    memory = structs.splice.empty()
+    own, table = bytearray(len(header)), np.zeros(16, structs.piece_dtype)
+    raw.routecap_serialized_slice(header, first, rows, own, table, memory)
+    count, total, size = structs.splice.read(memory)
+    return own[:size], table[:count], total
 
 
 @documented("routecap_serialized_slice")

@@ -27,7 +27,7 @@ class LayerSources(NamedTuple):
 
 
 class PreparedIssue(NamedTuple):
-    """Made by `Capturer.prepare_issue`. Issued by `_library.raw.issue_again`, in one call."""
+    """Made by `Capturer.prepare_issue`. Issued by `routecap.adapter.issue_prepared`, in one call."""
 
     handle: Any
     positions: int

@@ -219,6 +219,13 @@ def _value(config: Any, name: str) -> Any:
     return config
 
 
+def has_experts_field(config: Any) -> bool:
+    """Whether a configuration has a field that says how many experts there are, by any of the names
+    that models give it.
+    """
+    return _first(_language_model(config)[0], in_use.EXPERTS) is not None
+
+
 def _first(config: Any, names: Iterable[str]) -> Any:
     return next((value for name in names if (value := _value(config, name)) is not None), None)
 

@@ -42,7 +42,7 @@ def test_issue_and_finalize_wait_for_no_copy(start, monkeypatch):
     Here nothing lands before somebody asks for it.
     """
     monkeypatch.setattr(
-        routecap, "Capturer", functools.partial(routecap.Capturer, manual_progress=True)
+        "routecap._devices.Capturer", functools.partial(routecap.Capturer, manual_progress=True)
     )
     model = Model()
     start(model, options=Options(slots=6))

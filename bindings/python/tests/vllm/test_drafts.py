@@ -32,7 +32,7 @@ def test_a_cell_that_was_not_captured_is_missing_and_not_the_rejected_draft_s(dr
 
 def test_a_row_whose_step_was_lost_is_missing_and_not_the_draft_s(drive, monkeypatch):
     by_hand = functools.partial(routecap.Capturer, manual_progress=True, may_lose=True)
-    monkeypatch.setattr(routecap, "Capturer", by_hand)
+    monkeypatch.setattr("routecap._devices.Capturer", by_hand)
     driver = drive(max_tokens=3)
     driver.step(0, PROMPT, [20])
     driver.step(3, [20, 99], [20, 30])
@@ -47,7 +47,7 @@ def test_a_row_whose_step_was_lost_is_missing_and_not_the_draft_s(drive, monkeyp
 
 def test_a_request_can_be_read_when_the_last_step_was_lost(start, monkeypatch):
     by_hand = functools.partial(routecap.Capturer, manual_progress=True, may_lose=True)
-    monkeypatch.setattr(routecap, "Capturer", by_hand)
+    monkeypatch.setattr("routecap._devices.Capturer", by_hand)
     driver = Driver(monkeypatch)
     driver.issue(0, PROMPT)
     with pytest.warns(routecap.LostStepWarning):

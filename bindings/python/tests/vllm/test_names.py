@@ -19,9 +19,6 @@ FOLDER = Path(routecap.vllm.__file__).parent
 
 # What is looked for with a default: why its absence is no other name of it.
 ABSENT = {
-    "_again.py": {
-        "getattr(torch._C, '_cuda_getCurrentRawStream', None)": "the call is then slower"
-    },
     "_asked.py": {
         "getattr(sampling_params, 'extra_args', None)": "None, of pooling, has none; in the table"
     },

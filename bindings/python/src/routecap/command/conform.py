@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import ArgumentError, Status
-from ..conform import CHECKS, Engine, Http, Verdict, judge, page
-from ..conform._page import counted
+from ..conform import CHECKS, Engine, Http, Verdict, counted, judge, page
 from ..doctor import routing_of_model
 from ..models import describe
 from .terminal import Terminal

@@ -19,8 +19,9 @@ names it.
 
 import argparse
 
+from routecap.adapter import kind_to_write
+
 from .. import load, save
-from .._files import kind_to_write
 from .terminal import Terminal
 from .wire import add_hints, add_options, hint_of, options_of
 

@@ -12,8 +12,9 @@ import json
 
 import numpy as np
 
+from routecap.adapter import alike
+
 from .. import experts
-from .._samples import alike
 from .show import read
 from .terminal import Terminal
 from .wire import add_hints, hint_of

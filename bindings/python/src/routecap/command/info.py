@@ -6,8 +6,9 @@ from importlib.metadata import PackageNotFoundError, version as version_of
 
 import numpy as np
 
+from routecap.adapter import library_path
+
 from .. import backends, version
-from .._library import path
 from .terminal import Terminal
 
 EXTRAS = {"cli": "rich", "plot": "matplotlib", "safetensors": "safetensors"}
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.title(f"routecap {'.'.join(map(str, version()))}")
-    terminal.line(f"library  {path()}")
+    terminal.line(f"library  {library_path()}")
     terminal.line(
         f"running  Python {platform.python_version()}, NumPy {np.__version__}, {platform.system()}"
         f" {platform.machine()}"

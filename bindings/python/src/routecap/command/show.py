@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from routecap.adapter import alike, layer_of, token_texts
+
 from .. import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
-from .._samples import alike, layer_of, token_texts
 from ..analysis import Balance, balance, expert_load, facts, reason_words, there
 from .terminal import Terminal, printable
 from .wire import add_hints, hint_of

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._constants import LOAD_PHASES, MAX_EXPERTS, Status
-from .._errors import Error, error
-from .._load import Load
+from routecap import Error, LOAD_PHASES, Load, MAX_EXPERTS, Status
+from routecap.adapter import error
+
 from .terminal import Terminal
 
 _URL = "http://127.0.0.1:9400/metrics"

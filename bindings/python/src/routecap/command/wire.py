@@ -4,8 +4,9 @@ import argparse
 import re
 from typing import Any
 
+from routecap.adapter import wire_fact
+
 from .. import WireFact, WireOptions
-from .._message import wire_fact
 
 _HINTS = {
     "experts": "experts of a layer (ids are below this number); required",

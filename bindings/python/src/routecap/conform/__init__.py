@@ -16,7 +16,7 @@ from ._checks import CHECKS
 from ._engines import Answer, CannotError, Engine, Functions, RefusedError, Request
 from ._http import Http
 from ._judge import Report, Verdict, judge
-from ._page import page
+from ._page import counted, page
 
 for _each in (Answer, CannotError, Engine, Functions, Http, RefusedError, Report, Request, Verdict):
     _each.__module__ = __name__  # where users find them
@@ -32,6 +32,7 @@ __all__ = [
     "Report",
     "Request",
     "Verdict",
+    "counted",
     "judge",
     "page",
 ]

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from routecap import Status
+from routecap.adapter import error
+
+from ..doctor.adapter import Bools, Case, Found, Subject
 from .. import doctor
-from .._constants import Status
-from .._errors import error
-from ..doctor._case import Case
-from ..doctor._subject import Bools, Found, Subject
 from ..models import Description
 from ._compare import (
     HIDES,

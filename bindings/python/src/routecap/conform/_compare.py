@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..doctor._case import Case
-from ..doctor._subject import Found, away, runs
+from ..doctor.adapter import Case, Found, away, runs
 from ._engines import Answer, CannotError
 
 IN_PART = 1 / 8

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._routing import Routing
-from .._samples import Sample
-from ..doctor._case import Case, of_array, of_sample
+from routecap import Routing, Sample
+
+from ..doctor.adapter import Case, of_array, of_sample
 
 
 class CannotError(Exception):

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .._constants import Status
-from .._errors import Error, error
-from ..doctor._server_answers import cases_of
-from ..doctor._case import Case
-from ..doctor._messages import Shape
+from routecap import Error, Status
+from routecap.adapter import error
+
+from ..doctor.adapter import Case, Shape, cases_of
 from ..models import Description
 from ._engines import Answer, CannotError, RefusedError, Request
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .._constants import Status
-from .._errors import error
-from .._library import version
-from ..doctor._examine import like
-from ..doctor._subject import Found
+from routecap import Status, version
+from routecap.adapter import error
+
+from ..doctor.adapter import Found, like
 from ..models import Description
 from ._checks import ALL, Run
 from ._compare import HIDES, Layers, Tally, many

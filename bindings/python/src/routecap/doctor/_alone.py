@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Missing
+from routecap import Missing
+
 from ._subject import Bools, Found, NotCheckedError, Subject, runs
 
 CHANCE = 128

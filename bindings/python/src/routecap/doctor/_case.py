@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._samples import Sample
+from routecap import Sample
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,12 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import DIGEST_TOKENS, MAX_POSITION, SequenceFlag, Status
-from .._errors import Error, error
-from .._files import WIRE_ENDINGS, load, wire_ending
-from .._mapped import ROUTING, in_folder, mapped
-from .._samples import Sample
-from .._sequence import Sequence
+from routecap import (
+    DIGEST_TOKENS,
+    Error,
+    MAX_POSITION,
+    Sample,
+    Sequence,
+    SequenceFlag,
+    Status,
+    load,
+)
+from routecap.adapter import ROUTING, WIRE_ENDINGS, error, in_folder, mapped, wire_ending
+
 from ..models import Description
 from ._server_answers import cases_of
 from ._case import Case, of_array, of_sample

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._samples import Sample
+from routecap import Sample
+
 from ._case import of_sample
 from ._subject import Found, NotCheckedError, Subject, away, runs
 

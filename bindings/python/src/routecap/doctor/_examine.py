@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Status
-from .._errors import error
-from .._routing import Routing
+from routecap import Routing, Status
+from routecap.adapter import error
+
 from ..models import Description
 from . import _alone, _comparison, _token_checks
 from ._case import Case

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .._constants import MAX_POSITION
+from routecap import MAX_POSITION
 
 
 class Unwrapped(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._routing import Routing
+from routecap import Routing
 
 
 def routing_of_model(path: str | os.PathLike[str]) -> Callable[[NDArray[np.int64]], Routing]:

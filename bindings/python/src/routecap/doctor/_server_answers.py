@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .._constants import Missing
-from .._errors import Error
-from .._routing import Routing
-from .._samples import Sample
+from routecap import Error, Missing, Routing, Sample
+
 from ._case import Case, of_array, of_sample
 from ._messages import Shape, Unwrapped, unwrap
 

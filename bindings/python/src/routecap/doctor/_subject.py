@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._routing import Routing
+from routecap import Routing
+
 from ..models import Description
 from ._case import Case
 

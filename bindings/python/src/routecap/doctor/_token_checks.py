@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import DIGEST_TOKENS
+from routecap import DIGEST_TOKENS
+
 from ._comparison import SHIFTS, overlap
 from ._alone import CHANCE
 from ._subject import Found, NotCheckedError, Subject, away, runs

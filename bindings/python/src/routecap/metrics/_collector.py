@@ -10,10 +10,9 @@ from typing import Any, Protocol, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Phase, Status
-from .._counts import Stats, StoreStats
-from .._errors import error
-from .._load import Load
+from routecap import Load, Phase, Stats, Status, StoreStats
+from routecap.adapter import error
+
 
 _STEPS = {"steps_issued": "issued", "steps_lost": "lost"}
 _ROWS = ("delivered", "missing", "lost", "late", "rejected", "unplaced", "refused", "skipped")

@@ -28,11 +28,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .._capturer import Capturer
-from .._counts import Stats, StoreStats
-from .._errors import Error
-from .._load import Load
-from .._store import Store
+from routecap import Capturer, Error, Load, Stats, Store, StoreStats
+
 from ._collector import Options, checked, registry
 
 logger = logging.getLogger("routecap.metrics")

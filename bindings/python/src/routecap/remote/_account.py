@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._routing import Routing
+from routecap import Routing
+
 from ._stores import ObjectStore
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Missing, Status
-from .._errors import error
-from .._routing import Routing
+from routecap import Missing, Routing, Status
+from routecap.adapter import error
+
 from ._account import Account
 from ._reference import check_key
 from ._stores import SizedStore

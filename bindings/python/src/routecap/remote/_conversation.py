@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._constants import AppendPolicy, Status
-from .._errors import error
-from .._routing import Routing
-from .._sequence import AppendReport, Sequence
+from routecap import AppendPolicy, AppendReport, Routing, Sequence, Status
+from routecap.adapter import error
+
 from ..names import AppendPolicyName
 from ._reader import Reader, RemoteRows
 from ._reference import Reference

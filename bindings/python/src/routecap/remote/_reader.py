@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _structs as structs
-from .._constants import IdSpace, Missing, Piece, Status
-from .._errors import Error, error
-from .._library import raw
-from .._routing import Routing
-from .._serialized import serialized_info
+from routecap import Error, IdSpace, Missing, Piece, Routing, Status, serialized_info
+from routecap.adapter import error, slice_table
+
 from ..names import IdSpaceName
 from ._account import Account
 from ._blocks import BlockRows
@@ -330,11 +327,7 @@ class _Slice:
     """Rows of an object: their own header, and where the rest of their bytes is."""
 
     def __init__(self, header: bytes, first: int, rows: int) -> None:
-        memory = structs.splice.empty()
-        self.header, self._table = bytearray(len(header)), np.zeros(16, structs.piece_dtype)
-        raw.routecap_serialized_slice(header, first, rows, self.header, self._table, memory)
-        count, self.bytes, size = structs.splice.read(memory)
-        self.header, self._table = self.header[:size], self._table[:count]
+        self.header, self._table, self.bytes = slice_table(header, first, rows)
 
     def place(self, memory: memoryview) -> list[tuple[int, memoryview]]:
         """Write what is known; which part of the object belongs into which part of `memory`."""

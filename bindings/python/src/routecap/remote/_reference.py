@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .._constants import MAX_POSITION, Status
-from .._errors import error
+from routecap import MAX_POSITION, Status
+from routecap.adapter import error
+
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=+-]*(/[A-Za-z0-9_][A-Za-z0-9_.@=+-]*)*")
 _LONGEST_KEY = 1024

@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .._constants import Status
-from .._errors import error
+from routecap import Status
+from routecap.adapter import error
+
 from ._reference import check_key
 
 _Answer = TypeVar("_Answer")

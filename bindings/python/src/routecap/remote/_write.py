@@ -6,8 +6,8 @@ import os
 import secrets
 from typing import Any
 
-from .._routing import Routing
-from .._serialized import serialized_info
+from routecap import Routing, serialized_info
+
 from ._reference import Reference, check_key, digest_of
 from ._stores import ObjectStore, connect
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from routecap.adapter import in_backward
+
 from ._report import LayerReport, ReplayError, Report
 
 LIVE = -2
@@ -251,11 +253,6 @@ class Replay:
         now.counts[router] = torch.stack(found)
         counts += now.counts[router]
         return chosen
-
-
-def in_backward() -> bool:
-    """Whether autograd runs on this thread: a router that runs then, runs again."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:

@@ -29,9 +29,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._routing import Routing
+from routecap import Routing
+from routecap.adapter import in_backward
+
 from ._names import expect
-from ._passes import Replay, Router, in_backward
+from ._passes import Replay, Router
 from ._report import ReplayError
 from .megatron import routers_of
 

@@ -23,13 +23,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from .._routing import Routing
+from routecap import Routing
+from routecap.adapter import in_backward
+
 from ..transformers import Tap, find
-from ..transformers._places import expect_known
-from ..transformers._taps import expect_model, stack_of
-from ..transformers._versions import KNOWN
-from ..transformers.inputs import cached_columns, inputs_of, runs_of
-from ._passes import LIVE, Replay, Router, in_backward
+from ..transformers.adapter import (
+    KNOWN,
+    cached_columns,
+    expect_known,
+    expect_model,
+    inputs_of,
+    runs_of,
+    stack_of,
+)
+from ._passes import LIVE, Replay, Router
 from ._report import ReplayError
 from ._topk import Choice, replace_forward
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import routecap
+from routecap import adapter
 
-from .._library import raw
 from ._sinks import rows_of
 
 logger = logging.getLogger(__name__)
@@ -50,18 +50,17 @@ class Outbox:
     """Rows of finished requests, until they are fetched."""
 
     def __init__(self) -> None:
-        self._name = f"routecap-sglang-{os.getpid()}-{secrets.token_hex(4)}"
-        self._outbox: Any = raw.open_outbox(self._name)
+        self._outbox = adapter.Outbox(f"routecap-sglang-{os.getpid()}-{secrets.token_hex(4)}")
 
     def put(self, routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The ticket. The routing may be in flight."""
         ticket = secrets.token_bytes(_TICKET_BYTES)
         first = min(asked.start, asked.end)
-        raw.put_into_outbox(self._outbox, ticket, routing._handle, first, asked.end, _MOST)
-        return _pack({**asked._asdict(), "at": self._name, "ticket": ticket.hex()})
+        self._outbox.put(ticket, routing, first, asked.end, _MOST)
+        return _pack({**asked._asdict(), "at": self._outbox.name, "ticket": ticket.hex()})
 
     def close(self) -> None:
-        self._outbox = None
+        self._outbox.close()
 
 
 def in_message(routing: routecap.Routing, asked: Asked) -> np.ndarray[Any, np.dtype[np.uint8]]:

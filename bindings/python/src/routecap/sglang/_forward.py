@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import routecap
-
-from .._devices import capturing_on
-from .._held import HeldIds
+from routecap.adapter import HeldIds, capturing_on
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,8 @@ import dataclasses
 import os
 from collections.abc import Mapping, MutableMapping
 
-from .._environment import expect_port, values
+from routecap.adapter import expect_port, option_values
+
 
 ASKED = "ROUTECAP_SGLANG"
 
@@ -59,7 +60,7 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        found = values(cls, f"{ASKED}_", environment)
+        found = option_values(cls, f"{ASKED}_", environment)
         if environment.get(ASKED, "").lower() == "beside":
             found["beside"] = True
         return cls(**found)

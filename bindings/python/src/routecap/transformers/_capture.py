@@ -17,17 +17,16 @@ import torch
 from torch import nn
 
 import routecap
+from routecap.adapter import HeldIds, in_backward
 
-from .._held import HeldIds
 from ..metrics import Server, serve_rank
-from ..replay._passes import in_backward
 from . import _ledger, _ops
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._places import expect_further, expect_known
 from ._sequences import Content, length_of, take_out
 from ._taps import Tap, expect_model, find, in_order, stack_of
-from .inputs import inputs_of
+from ._inputs import inputs_of
 
 logger = logging.getLogger("routecap.transformers")
 

@@ -22,7 +22,7 @@ from ._names import Unread
 from ._prefixes import Prefixes
 from ._sequences import Batch, Content, Owner, Plan, plan_of_runs
 from ._versions import KNOWN
-from .inputs import Inputs, cached_columns, inputs_of, runs_of
+from ._inputs import Inputs, cached_columns, inputs_of, runs_of
 
 
 class Followed(Owner):

@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from .._environment import values
+from routecap.adapter import option_values
+
 from ._names import CACHE, TOKENS, expect, expect_parameters, of_transformers
 from ._versions import KNOWN, Options, is_checked, number
 
@@ -64,7 +65,7 @@ def expect_known(model: nn.Module, unchecked: bool | None) -> str:
     if not any(of_transformers(module) for module in model.modules()):
         return ""
     if unchecked is None:
-        options = Options(**values(Options, "ROUTECAP_TRANSFORMERS_", os.environ))
+        options = Options(**option_values(Options, "ROUTECAP_TRANSFORMERS_", os.environ))
         unchecked = options.unchecked
     fits, bad = look()
     if bad or not unchecked:

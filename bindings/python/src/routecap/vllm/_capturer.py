@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import weakref
 from abc import ABC, abstractmethod
@@ -13,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import routecap
+from routecap.adapter import Tensor, backend_of, capturer_on, describe, expect_device, takes_tensors
 
-from .._devices import backend_of, capturer_on, expect_device, takes_tensors
-from .._tensors import Tensor, describe
 from . import _model_config
 from ._again import IssueAgain, issue_again
 from ._asked import asked_by
@@ -27,7 +25,7 @@ from ._options import get_options
 from ._platform import WITHOUT_CUDA, without_cuda
 from ._prefixes import Prefixes
 from ._requests import Requests, RequestState
-from ._results import PendingRoutedExperts, to_array
+from ._results import PendingRoutedExperts
 from ._spans import BatchSpans, bounds, runs
 from ._stops import prompt_tokens
 from ._unread import Rows, Unread, memory_of_this_process
@@ -671,7 +669,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             return None
         if seqlen is not None and seqlen < routing.rows:
             routing = routing.slice(0, seqlen if seqlen >= 0 else max(routing.rows + seqlen, 0))
-        array = to_array(routing, self.options.fill)
+        array = routecap.adapter.to_array(routing, self.options.fill)
         if free_slot:
             self._requests.drop(req_id)
         return array

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 import routecap
+from routecap.adapter import KeptSpans, to_array
 
-from ._again import KeptSpans
 from ._options import get_options
-from ._results import spread, to_array
+from ._results import spread
 
 _NOWHERE = 2**64 - 1  # the key of no block
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import routecap
+from routecap.adapter import HeldIds, capturing_on
 
-from .._devices import capturing_on
-from .._held import HeldIds
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import models
-from .._model_fields import EXPERTS
+from routecap import models
+from routecap.adapter import has_experts_field
 
 
 def moe_layers(config: Any) -> list[int]:
@@ -22,8 +22,7 @@ def moe_layers(config: Any) -> list[int]:
             "the configuration does not tell the number of layers, or which of them route: give one"
             " with num_hidden_layers"
         )
-    language_model = models._language_model(config)[0]
-    if not said.layer_map and said.assumed and models._first(language_model, EXPERTS) is None:
+    if not said.layer_map and said.assumed and not has_experts_field(config):
         return list(range(said.decoder_layers or 0))
     return list(said.layer_map)
 

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from .._environment import expect_port, values
-from .._store import Store
+from routecap import Store
+from routecap.adapter import expect_port, option_values
+
 
 _PREFIX = "ROUTECAP_VLLM_"
 
@@ -107,7 +108,7 @@ class Options:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        return cls(**values(cls, _PREFIX, environment))
+        return cls(**option_values(cls, _PREFIX, environment))
 
 
 _options: Options | None = None

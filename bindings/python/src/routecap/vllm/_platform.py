@@ -8,9 +8,9 @@ import logging
 import sys
 
 import routecap
+from routecap import Backend
+from routecap.adapter import backend_of, expect_device
 
-from .._constants import Backend
-from .._devices import backend_of, expect_device
 
 logger = logging.getLogger("vllm.routecap")  # which vLLM shows
 

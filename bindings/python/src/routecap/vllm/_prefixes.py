@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +32,6 @@ from numpy.typing import NDArray
 
 import routecap
 
-from .. import _structs as structs
-from .._library import raw
 from ._options import Options
 from ._requests import RequestState
 
@@ -208,8 +205,9 @@ class Prefixes(Told):
                 self.store.evict(np.array(step.allocated, np.uint64))
             fills = [(each.name, *run) for each in step.fills for run in self._runs(each)]
             begins = [(each.name, 0, each.numbers) for each in step.begins]
-        self._call(raw.routecap_request_publish_batch, structs.publish_dtype, fills)
-        self._call(raw.routecap_request_adopt_batch, structs.adopt_dtype, begins)
+        # A key stands for the same keys and values whatever the weights are: nothing gets stale.
+        self._capturer.publish_batch(self.store, self._keyed(fills))
+        self._capturer.adopt_batch(self.store, self._keyed(begins))
 
     def _runs(self, blocks: BlocksOf) -> Iterator[tuple[int, Sequence[int]]]:
         """First rows and numbers of the blocks. Number 0 is no block: it lies behind a window."""
@@ -220,26 +218,15 @@ class Prefixes(Told):
             if number:
                 yield blocks.first + index * self.store.block_rows, [number]
 
-    def _call(self, call: Callable[..., Any], dtype: Any, blocks: Sequence[_Keyed]) -> None:
-        """Publish, or adopt, the blocks of requests that are captured. Others are skipped."""
-        found = [
-            (state.handle, first, keys)
+    def _keyed(self, blocks: Sequence[_Keyed]) -> list[tuple[int, int, NDArray[Any]]]:
+        """Handle, first row and keys of the blocks of requests that are captured. Others are
+        skipped.
+        """
+        return [
+            (state.handle, first, _keys_of(keys) if self._contents is None else np.asarray(keys))
             for name, first, keys in blocks
             if len(keys) and (state := self._requests.get(name)) is not None and state.handle
         ]
-        if not found:
-            return
-        handles, firsts, keys = zip(*found, strict=True)
-        data = (
-            _keys_of(chain.from_iterable(keys)) if self._contents is None else np.concatenate(keys)
-        )
-        counts = [len(each) for each in keys]
-        offsets = list(accumulate(counts, initial=0))[:-1]
-        items: Any = np.zeros(len(found), dtype)
-        items["request"], items["first"], items["count"] = handles, firsts, counts
-        items["keys"] = data.ctypes.data + np.array(offsets, np.uint64) * self.store.key_bytes
-        # A key stands for the same keys and values whatever the weights are: nothing gets stale.
-        call(self._capturer._handle, self.store._handle, items, self.store.generation)
 
 
 def _keys_of(numbers: Iterable[int]) -> NDArray[np.uint64]:
