@@ -14,7 +14,7 @@ from ._constants import Backend, Dtype, Snapshot
 from ._devices import takes_tensors
 from ._library import raw
 from ._steps import Step
-from ._tensors import describe, expect_dense, expect_device, expect_dtype
+from ._tensors import describe, expect_dense, expect_device, expect_dtype, torch_stream
 
 if TYPE_CHECKING:
     import torch
@@ -38,16 +38,10 @@ pass alone.
 
 
 def raw_stream_of(capturer: Capturer) -> Callable[[int], int] | None:
-    """PyTorch's function that gives the address of a device's current stream, by the device's
-    ordinal, without making an object of it. None: the capturer is on the host, where streams are
-    0, or this PyTorch has no such function.
+    """What gives the address of the stream on which PyTorch works now, by the device's ordinal.
+    None: the capturer is on the host, where streams are 0.
     """
-    if capturer.backend is not Backend.CUDA:
-        return None
-    import torch
-
-    found: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return found
+    return torch_stream() if capturer.backend is Backend.CUDA else None
 
 
 class KeptSpans:

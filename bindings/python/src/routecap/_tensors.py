@@ -432,6 +432,19 @@ def stream_of(stream: Any) -> int:
     )
 
 
+def torch_stream() -> Callable[[int], int]:
+    """PyTorch's function that gives the address of a device's current stream, by the device's
+    ordinal, without making an object of it; where it has none, one that makes one.
+    """
+    import torch
+
+    def of_object(device: int) -> int:
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    found: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", of_object)
+    return found
+
+
 def current_stream(tensor: Any, device: int) -> int:
     """The stream on which the framework of `tensor` works now; of None: the one that is imported,
     torch before cupy. Without one, the legacy
@@ -442,8 +455,7 @@ def current_stream(tensor: Any, device: int) -> int:
     if torch is not None and (
         isinstance(tensor, (torch.Tensor, Tensor)) or tensor is None and torch.cuda.is_initialized()
     ):
-        number = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without an object
-        return int(number(device) if number else torch.cuda.current_stream(device).cuda_stream)
+        return int(torch_stream()(device))
     if cupy is not None and (tensor is None or isinstance(tensor, cupy.ndarray)):
         return int(cupy.cuda.get_current_stream().ptr)
     return 0

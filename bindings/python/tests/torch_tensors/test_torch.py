@@ -1,5 +1,6 @@
 """torch tensors in host memory. Needs torch; tests/cuda_device.py has those of a GPU."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import routecap
 import torch
 from numpy.typing import NDArray
+from routecap.adapter import raw_stream_of
 
 LAYERS, K, EXPERTS, ROWS = 3, 4, 64, 32
 
@@ -129,6 +131,20 @@ def test_the_stream_of_the_host_backend_is_none_although_torch_is_there(
     capturer.begin(1)
     with pytest.raises(ValueError):
         capturer.snapshot(stream=5)
+
+
+# Steps that come again were issued on the default stream then, beside the engine's.
+def test_a_torch_without_the_quick_function_says_its_stream_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stream:
+        cuda_stream = 4096
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream)
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream", raising=False)
+    on_cuda = SimpleNamespace(backend=routecap.Backend.CUDA)
+    found = raw_stream_of(on_cuda)  # type: ignore[arg-type]
+    assert found is not None and found(0) == 4096
 
 
 def test_a_plan_writes_to_tensors() -> None:

@@ -309,7 +309,7 @@ def _widths(layer: Layer, k: int) -> tuple[int, int] | None:
         ValueError: It is more than `k`, or a layer of vLLM does not say it.
     """
     router, fused = getattr(layer.module, "router", None), 0
-    if hasattr(router, "top_k"):
+    if router is not None and hasattr(router, "top_k"):
         chosen, fused = router.top_k, getattr(router, "num_fused_shared_experts", 0)
     else:
         config = _of_layer(layer.module, "moe_config")
