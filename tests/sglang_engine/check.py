@@ -36,6 +36,7 @@ options = parser.parse_args()
 
 KINDS = ("int32", "int16", "uint8", "uint16", "routecap")
 VOCABULARY = 128
+TIE = 1e-5  # of two logits: by as much they differ with the chunks that compute a row
 RANKS = {
     None: {},
     "tensor": {"tp_size": 2},
@@ -139,10 +140,11 @@ def main():
             counts["aborted"] += 1
             return
         want = teachers[weights].rows(sequence)[:-1]
+        ties = teachers[weights].margins.min(1)[:-1] < TIE
         cached = output["meta_info"]["cached_tokens"]
         saved = routecap.load(routings / f"{name}.routecap")[name].routing
         what = f"in the folder, of {'cached' if cached else 'new'} prompts"
-        rows = compare(name, what, saved, want, near=options.gpu)
+        rows = compare(name, what, saved, want, options.gpu, ties)
         if asked.get("return_routed_experts"):
             start, kind = asked.get("routed_experts_start_len", 0), asked["kind"]
             answer = output["meta_info"].get("routed_experts")
@@ -167,8 +169,9 @@ def main():
         ids = np.frombuffer(base64.b64decode(content["data"]), kind)
         return ids.reshape(content["shape"])
 
-    def compare(name, what, got, want, near=False):
-        """near: the last digits differ, so that a few cells may. Returns the rows, cells sorted."""
+    def compare(name, what, got, want, near=False, ties=None):
+        """near: the last digits differ, so that a few cells may. ties: rows in which the last
+        digits decide, and so the tokens of a chunk. Returns the rows, cells sorted."""
         if isinstance(got, routecap.Routing):
             if got.missing.size:
                 counts[f"WRONG {what}: missing"] += int(got.missing["rows"].sum())
@@ -186,6 +189,9 @@ def main():
         same = (got == want).all((1, 2))
         if near:
             same |= cells.mean() >= 0.75
+        if ties is not None:
+            counts["rows of ties, different"] += int((~same & ties).sum())
+            same |= ties
         if not same.all():
             print(what, name, len(want), "different:", np.flatnonzero(~same).tolist())
         counts[f"rows {what}, equal"] += int(same.sum())
@@ -324,9 +330,9 @@ def main():
     wrong |= options.gpu and not finds_a_wait()
     rows = sum(count for what, count in counts.items() if what.startswith("rows"))
     proven = counts["shifted by one, equal"] < counts["shifted by one"] / 10
+    proven &= counts["rows of ties, different"] < rows / 1000
     proven &= counts["cells as the teacher's"] >= 0.95 * counts["cells beside the teacher's"]
     enough = rows > 2000 and counts["rows in the folder, of cached prompts, equal"] > 500
-    enough = enough and counts["blocks published"] > 100
     enough = enough and (happened["retractions"] > 10 or not options.retract)
     enough = enough and (happened["tokens loaded back"] > 100 or not options.host_cache)
     enough = enough and (happened["drafts accepted"] > 30 or not options.drafts)

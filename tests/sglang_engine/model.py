@@ -76,10 +76,11 @@ class Teacher:
         from transformers import AutoModelForCausalLM
 
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self._ids = {}
+        self._ids, self._logits = {}, {}
         for index in ROUTED:
-            experts = self._model.model.layers[index].mlp.experts
-            experts.register_forward_pre_hook(self._keep(index))
+            block = self._model.model.layers[index].mlp
+            block.experts.register_forward_pre_hook(self._keep(index))
+            block.gate.register_forward_hook(self._keep_logits(index))
 
     def _keep(self, index):
         def hook(module, arguments):
@@ -87,8 +88,18 @@ class Teacher:
 
         return hook
 
+    def _keep_logits(self, index):
+        def hook(module, arguments, output):
+            logits = output[0] if isinstance(output, tuple) else output
+            self._logits[index] = logits.reshape(-1, logits.shape[-1]).float().numpy()
+
+        return hook
+
     def rows(self, tokens):
-        """[tokens, routed layers, k], each cell sorted."""
+        """[tokens, routed layers, k], each cell sorted. Afterwards `margins` says by how much of
+        its logit each cell's last expert was chosen before the next."""
         with torch.no_grad():
             self._model(input_ids=torch.tensor([list(tokens)]))
+        logits = -np.sort(-np.stack([self._logits[index] for index in ROUTED], 1), -1)
+        self.margins = logits[..., K - 1] - logits[..., K]
         return np.sort(np.stack([self._ids[index] for index in ROUTED], 1), -1)
