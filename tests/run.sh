@@ -277,7 +277,7 @@ quick-starts|default|2|bash tests/quick_starts/check.sh $prefix
 rust|default|0.5|package_of rust
 transformers|default|1|bash examples/transformers/check.sh $prefix
 go|default|0.5|package_of go
-docs|default|1|bash tests/docs/check.sh
+docs|default|0.2|bash tests/docs/check.sh
 replay|default|0.5|bash examples/replay/check.sh $prefix
 routing|default|0.5|routing
 trainers|default|0.4|bash bindings/python/tests/replay/check.sh --library $prefix
@@ -310,6 +310,7 @@ every-engine|full|9|every_engine
 more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
 every-transformers|full|60|bash bindings/python/tests/transformers/releases.sh --library $prefix
 newest|full|1|newest
+site|full|2|bash tests/docs/check.sh --site
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash examples/trainers/check.sh

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Files, functions, constants, variables and options that the pages name in backticks are in the
-tree. Prints those that are not, and exits with 1. usage: names.py, in the project's root"""
+tree, and so are the files and headings to which they link. Prints those that are not, and exits
+with 1. usage: names.py, in the project's root"""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +12,7 @@ from pathlib import Path
 # Of other projects, gone (SECURITY.md says so), made by a build, or of a page's own example.
 OTHERS = set(
     """
-    --enable-eplb --json-model-override-args --kv-cache-dtype --model-path --quantization
-    --radix-cache-backend --revision --tokenizer-worker-num --weight-version --aux-output-config
+    --enable-eplb --radix-cache-backend --tokenizer-worker-num --weight-version --aux-output-config
     router_trace.py routecap_single.h build/soak.json routecap.1 first.py routecap_wire_decode_into
     """.split()
 )
@@ -59,8 +60,32 @@ def is_there(said: str) -> bool:
     return True
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page, and those that stand in it as HTML."""
+    text = page.read_text()
+    titles = re.findall(r"^#+ (.*?) *#*$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    titles = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each).lower() for each in titles]
+    anchors = {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in titles}
+    return anchors | set(re.findall(r'(?:id|name)="([^"]+)"', text))
+
+
+def leads(page: str, link: str) -> bool:
+    """Whether a link of a page leads to a tracked file or folder, and a heading of it."""
+    path, _, anchor = link.partition("#")
+    if "://" in link or link.startswith("mailto:"):
+        return True
+    to = Path(os.path.normpath(Path(page).parent / path)) if path else Path(page)
+    if not any(each == str(to) or each.startswith(f"{to}/") for each in tracked):
+        return False
+    return not anchor or to.suffix != ".md" or anchor in headings(to)
+
+
 def main() -> int:
     missing = []
+    for page in PAGES:
+        for link in sorted(set(re.findall(r"\]\(([^)\s]+)\)", Path(page).read_text()))):
+            if not leads(page, link):
+                missing.append(f"{page}: {link} leads nowhere")
     for page in PAGES:
         text = re.sub(r"```.*?```", "", Path(page).read_text(), flags=re.S)
         for said in sorted(set(re.findall(r"`([^`\n]+)`", text))):
