@@ -148,16 +148,19 @@ def test_a_capture_that_fails_leaves_nothing_to_the_next_pass(machine):
     assert machine.run(layers=(0,)) == ["head", "step of layers [0]"]
 
 
-# ---- On a device
+# ---- Rows of graphs, which a host runs as passes of as many rows
+
+
+DEVICES = ["host", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 class Engine:
     """A model of routers alone, whose ids are those of a static input, captured into a graph for
     each number of rows. All graphs share a pool, as an engine's do."""
 
-    def __init__(self, capturer):
+    def __init__(self, capturer, device):
         self.capturer, self.graphs, self.pool = capturer, {}, None
-        self.input = torch.zeros(capturer.rows, LAYERS, K, dtype=torch.int32, device="cuda")
+        self.input = torch.zeros(capturer.rows, LAYERS, K, dtype=torch.int32, device=device)
         forward = Forward(capturer, (K,))
         self.held = forward.held
 
@@ -179,6 +182,9 @@ class Engine:
         self.model(self.input[:rows], self.input[:rows, 0, 0], batch)
 
     def capture(self, rows):
+        if self.input.device.type == "cpu":
+            self.graphs[rows] = types.SimpleNamespace(replay=lambda: self.run(rows))
+            return
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             self.run(rows)
@@ -188,21 +194,21 @@ class Engine:
     def step(self, ids, graph):
         """Issue a step of these ids [rows, layers, k], by a graph of so many rows; of 0, eagerly."""
         self.input.zero_()
-        self.input[: len(ids)] = ids.cuda()
+        self.input[: len(ids)] = ids.to(self.input.device)
         self.graphs[graph].replay() if graph else self.run(len(ids))
         request = self.capturer.open()
         self.capturer.issue(routecap.spans(1, request=int(request), position=0, rows=len(ids)))
         return self.capturer.finish(request, len(ids))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_row_of_a_replayed_graph_is_of_its_own_step():
+@pytest.mark.parametrize("backend", DEVICES)
+def test_a_row_of_a_replayed_graph_is_of_its_own_step(backend):
     """Of steps of other ids and of other numbers of rows in turns, with eager ones between."""
     torch.manual_seed(5)
     with routecap.Capturer(
-        backend="cuda", layers=LAYERS, experts=64, k=K, rows=16, slots=4
+        backend=backend, layers=LAYERS, experts=64, k=K, rows=16, slots=4
     ) as capturer:
-        engine = Engine(capturer)
+        engine = Engine(capturer, "cuda" if backend == "cuda" else "cpu")
         engine.run(4)
         capturer.discard()
         assert engine.held.proven
