@@ -44,6 +44,8 @@ _ENGINE_SECONDS = 10
 """How long the engine's process may take to send its counters."""
 _CONNECTIONS = 16
 """With more, the oldest is closed: half requests do not keep Prometheus out."""
+_ENDS_SECONDS = 0.5
+"""How long the thread of a closed one may take to end, before a newcomer is closed in its place."""
 
 
 class Server:
@@ -295,7 +297,7 @@ class _Listener(ThreadingTCPServer):
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self._open: dict[socket.socket, None] = {}  # the oldest first
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
         super().__init__((str(found[0][4][0]), port), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -306,8 +308,9 @@ class _Listener(ThreadingTCPServer):
                     old.shutdown(socket.SHUT_RDWR)  # its thread reads the end
                 except OSError:
                     pass  # the client went first
-            busy = len(self._open) > 2 * _CONNECTIONS  # they wait for the engine, and read nothing
-        if busy:
+            # Threads of closed ones end at once, but for those that wait for the engine.
+            room = self._guard.wait_for(lambda: len(self._open) <= 2 * _CONNECTIONS, _ENDS_SECONDS)
+        if not room:
             self.shutdown_request(request)
         else:
             super().process_request(request, client_address)
@@ -315,6 +318,7 @@ class _Listener(ThreadingTCPServer):
     def shutdown_request(self, request: Any) -> None:
         with self._guard:
             self._open.pop(request, None)
+            self._guard.notify()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
