@@ -62,7 +62,8 @@
  *     Rows in flight are published too, once they have landed.
  *   - Weight updates: see "Generations" below.
  *   - Data parallel ranks: give each rank a store of its own, as each has a cache of its own. A
- *     store is of one process. Rows of another process come as a routing: see the next but one.
+ *     store is of one process; rows of another process come as a routing, as with prefill and
+ *     decode below.
  *   - Pipeline stages: each stage has a store of its own, because its layers differ. Use the same
  *     keys on all stages.
  *   - Prefill and decode on two machines: on the first, adopt the blocks into a request, finish it

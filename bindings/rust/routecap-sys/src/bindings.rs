@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 1a83089ba7741aec513a54e2ae3e84844bf03bd8b16e2e3ed0339d8d19b161bf
+// Of headers with the SHA-256 f0406b1313a1bc25e2caeacb03e139c24cb9663568af7971d5015da15df0ee9d
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
