@@ -51,17 +51,9 @@ RELEASES = (
 )
 
 PLACES = f"""{places_of(_hooks, _binding, _compiled, _transport, _scheduler, _front_end, _server)}
-vllm.config.model
-    ModelConfig.compute_hash(self)
-    ModelConfig: enable_return_routed_experts
-vllm.distributed.parallel_state
-    get_pp_group()
 vllm.v1.worker.gpu_model_runner
-    GPUModelRunner._bookkeeping_sync(self, scheduler_output, ...)
     GPUModelRunner.execute_model(self, scheduler_output, ...)
     GPUModelRunner.init_routed_experts_capturer(self)
-    GPUModelRunner.get_model(self)
-    GPUModelRunner: input_batch positions requests
 vllm.model_executor.layers.fused_moe.modular_kernel since 0.27
     FusedMoEExpertsMonolithic.set_capture_fn(self, capture_fn)
     FusedMoEExpertsMonolithic.supports_routing_replay_capture(self)
