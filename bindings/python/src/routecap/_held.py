@@ -10,7 +10,7 @@ zero experts say that the first pass did not choose, are not recorded, and their
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from ._capturer import Capturer
@@ -84,7 +84,20 @@ class HeldIds:
 
     def record(self) -> None:
         """The last router has run: record what was held, or prove."""
-        self.record_sources(self.settle())
+        self._record(self.settle())
+        self.forget()
+
+    def end_step(self, sources: list[LayerSources], begin: Callable[[], None]) -> None:
+        """The pass has ended: record what `settle` or `sources` gave, and take the snapshot.
+
+        begin: Begins the step if it is not begun; not called where the sources are the whole step.
+        """
+        whole_step = bool(sources) and sources[0].whole_step
+        if not whole_step:
+            begin()
+        self._record(sources)
+        if not whole_step:
+            self._capturer.snapshot()
         self.forget()
 
     def settle(self, step_rows: int = -1) -> list[LayerSources]:
@@ -119,7 +132,7 @@ class HeldIds:
             found.append(self._capturer.layer_sources(some, columns=columns, whole_step=whole))
         return found
 
-    def record_sources(self, sources: list[LayerSources]) -> None:
+    def _record(self, sources: list[LayerSources]) -> None:
         self.recorded = sum(len(each.layers) for each in sources)
         for each in sources:
             self._capturer.record_layers(each)

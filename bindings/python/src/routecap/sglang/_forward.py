@@ -75,13 +75,7 @@ class Forward:
     def end(self) -> None:
         """All routers of the pass have run."""
         sources = self.held.settle(-1 if self._begun else self._rows)
-        whole_step = bool(sources) and sources[0].whole_step
-        if not whole_step:
-            self._begin_step()
-        self.held.record_sources(sources)
-        if not whole_step:
-            self._capturer.snapshot()
-        self.held.forget()
+        self.held.end_step(sources, self._begin_step)
         self._capturing = None
 
     def _begin_step(self) -> None:

@@ -88,13 +88,7 @@ class Forward:
             sources = self._of_replayed(_pieces())
         else:
             sources = self.held.settle(-1 if self._begun else self._rows)
-        whole_step = bool(sources) and sources[0].whole_step
-        if not whole_step:
-            self._begin_step()
-        self.held.record_sources(sources)
-        if not whole_step:
-            self._capturer.snapshot()
-        self.held.forget()
+        self.held.end_step(sources, self._begin_step)
 
     def _begin_step(self) -> None:
         if not self._begun:
