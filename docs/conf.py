@@ -108,7 +108,7 @@ docs/faq
 docs/guides/own_loop
 docs/guides/accelerators
 docs/guides/vllm
-docs/guides/sglang
+integrations/sglang/README
 docs/guides/transformers
 docs/guides/llama_cpp
 docs/guides/ollama

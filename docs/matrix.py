@@ -31,7 +31,7 @@ BEGIN, END = "<!-- by docs/matrix.py -->\n", "<!-- end -->\n"
 PYTHON = "bindings/python/src/routecap"
 ADAPTERS = {
     "vLLM": f"{PYTHON}/vllm/*.py",
-    "SGLang": f"{PYTHON}/sglang/*.py",
+    "SGLang": "integrations/sglang/src/routecap_sglang/*.py",
     "transformers": f"{PYTHON}/transformers/*.py",
     "llama.cpp": "examples/llama_cpp/tap.[ch]",
     "llama-server": "examples/llama_cpp/tap.[ch] examples/llama_server/preload.c",

@@ -144,25 +144,37 @@ rust_packages() {
 # NumPy; gguf, which writes models for llama.cpp; rich, for tables in a terminal.
 install_python() { python_environment "$build/python" gguf==0.19.0 rich==15.0.0; }
 
-# The Python package with the installed library in it, unpacked: PYTHONPATH=$package. Built again
-# when its sources or the library change.
-install_package() { locked package build_package; }
-build_package() {
-    local tools=$build/package/tools content
+# The Python packages with the installed library in them, unpacked: PYTHONPATH=$package. Each is built
+# again when its sources or the library change; their wheels are in build/package/wheel.
+install_package() { locked package build_packages; }
+build_packages() {
+    local tools=$build/package/tools folder
     package=$build/package/unpacked
     need cc=gcc c++=g++
     need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
-    content=$(find bindings/python/src bindings/python/routecap.i bindings/python/outbox.* bindings/python/pyproject.toml bindings/python/CMakeLists.txt include "$(realpath "$library")" \
-        -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
-    [ "$(cat "$build/package/content" 2> /dev/null)" = "$content" ] && return
-    say "setup: building the Python package"
-    python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6
-    rm -rf "$build/package/wheel" "$package"
-    PATH=$tools/bin:$PATH "$tools/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$build/package/wheel" \
-        --config-settings=build-dir="$build/package/cmake" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library" bindings/python > "$build/package.log" 2>&1 ||
-        { cat "$build/package.log"; exit 1; }
-    python3 -m zipfile -e "$build"/package/wheel/routecap-*.whl "$package"
-    printf '%s' "$content" > "$build/package/content"
+    build_wheel routecap bindings/python/{src,routecap.i,outbox.*,pyproject.toml,CMakeLists.txt} include "$(realpath "$library")" -- \
+        --config-settings=build-dir="$build/package/cmake" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library" bindings/python
+    for folder in integrations/*/pyproject.toml; do
+        folder=${folder%/pyproject.toml}
+        build_wheel "routecap_${folder##*/}" "$folder"/{src,pyproject.toml,README.md} -- "$folder"
+    done
+}
+# build_wheel NAME SOURCE... -- ARGUMENT...: the wheel that `pip wheel ARGUMENT...` makes, unpacked,
+# unless nothing of the sources has changed.
+build_wheel() {
+    local name=$1 sources=() content info=$build/package/wheel/$1.content
+    shift
+    while [ "$1" != -- ]; do sources+=("$1") && shift; done
+    shift
+    content=$(find "${sources[@]}" -type f -not -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    [ "$(cat "$info" 2> /dev/null)" != "$content" ] || return 0
+    say "setup: building the Python package $name"
+    python_environment "$tools" scikit-build-core==1.1.2 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 hatchling==1.33.0 numpy==2.4.6
+    rm -rf "$build/package/wheel/$name"-[0-9]* "$package/$name" "$package/$name"-[0-9]*
+    PATH=$tools/bin:$PATH "$tools/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$build/package/wheel" "$@" \
+        > "$build/package.log" 2>&1 || { cat "$build/package.log"; exit 1; }
+    python3 -m zipfile -e "$build/package/wheel/$name"-[0-9]*.whl "$package"
+    printf '%s' "$content" > "$info"
 }
 
 # PyTorch for the CPU, out of the wheel for CUDA (540 MB) and without the libraries that one needs

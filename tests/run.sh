@@ -321,7 +321,7 @@ vllm|full|9|bash examples/vllm/check.sh
 conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash tests/vllm_engine/check.sh
 vllm-releases|full|60|bash tests/vllm_engine/release.sh
-sglang|full|60|bash tests/sglang_engine/check.sh
+sglang|full|60|bash integrations/sglang/check.sh
 more-random|full|9|more_random
 more-faults|full|9|more_faults
 abi-proof|full|1|abi_proof

@@ -110,7 +110,8 @@ check "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/r
 # ---- Types
 
 if [ $more = 0 ]; then
-    check "mypy --strict finds nothing in the package" env -C "$package" "$tools/bin/mypy" --cache-dir "$work/mypy" src/routecap
+    check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
+        src/routecap "$root"/integrations/*/src/*
     check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
 else
     typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
@@ -148,10 +149,10 @@ tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python"
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m "not slow" "$package/tests/vllm"
-    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/sglang"
+    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$root/integrations/sglang/tests"
 else
     tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"
-    tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$package/tests/sglang"
+    tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$root/integrations/sglang/tests"
     left_out+=("torch (no ROUTECAP_TORCH_PYTHON)")
 fi
 

@@ -9,7 +9,7 @@ set +e
 pinned=(0.5.10.post1 0.5.12 0.5.21 0.5.23)
 environment=$build/sglang_engine
 python=$environment/bin/python
-here=$root/tests/sglang_engine
+here=$root/integrations/sglang/tests/real
 install_torch
 if ! cmp -s "$here/requirements.txt" "$environment/requirements.txt"; then
     say "setup: fetching what SGLang imports"
@@ -42,13 +42,13 @@ fetch() { "$environment/bin/pip" install --quiet --disable-pip-version-check --n
 export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1 SGLANG_EXTERNAL_MODEL_PACKAGE=routecap_sglang_models PYTHONPYCACHEPREFIX=$build/sglang/bytecode
 use_release() {
     install_release "$1"
-    export PYTHONPATH=$release:$package:$root/tests/engines:$here/plugin:$here/no_gpu
+    export PYTHONPATH=$release:$package:$root/tests/engines:$here:$here/plugin:$here/no_gpu
 }
 
 [ $# -gt 0 ] && versions=("$@") || versions=("${pinned[@]}")
 for version in "${versions[@]}"; do
     use_release "$version"
-    check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" tests/sglang_engine/slots.py "$build/sglang_run" 1 16:retract 64:sync
+    check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" integrations/sglang/tests/real/slots.py "$build/sglang_run" 1 16:retract 64:sync
     check "SGLang $version, conform" timeout 1800 "$python" tests/conform/prove.py --runs 1 --json "$build/conform_reports" sglang_engine capture=routecap
 done
 if [ $# -gt 0 ]; then
@@ -60,14 +60,14 @@ for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2
     "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8" \
     "--ranks data --seed 10" "--copies --retract --seed 11" "--copies --drafts tree --seed 12"; do
     # shellcheck disable=SC2086
-    check "every row, check.py $options" timeout 900 "$python" tests/sglang_engine/check.py $options "$build/sglang_run"
+    check "every row, check.py $options" timeout 900 "$python" integrations/sglang/tests/real/check.py $options "$build/sglang_run"
 done
 for options in capture=routecap capture=own "--runs 2 copies=1" "--beside transformers_engine capture=routecap"; do
     # shellcheck disable=SC2086
     check "conform, $options" timeout 1800 "$python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
 done
-check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$python" tests/sglang_engine/tree.py
-cd examples/sglang
+check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$python" integrations/sglang/tests/real/tree.py
+cd integrations/sglang/examples
 check "the example" prints "the last row is" timeout 900 "$python" answers.py "$build/sglang_run/a" \
     device='"cpu"' dtype='"float32"' attention_backend='"torch_native"' sampling_backend='"pytorch"' grammar_backend='"none"' \
     max_total_tokens=2000

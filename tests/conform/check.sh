@@ -3,7 +3,7 @@
 # nothing, and runs with a planted fault, which it must find. Models have random weights, or are that
 # of examples/model, which is trained, in low precision. Then small models of five families, with
 # more planted faults, among these of adapters, updates and preemptions. vLLM and SGLang: tests/vllm_engine/check.sh
-# and tests/sglang_engine/check.sh. usage: bash tests/conform/check.sh [PREFIX]
+# and integrations/sglang/check.sh. usage: bash tests/conform/check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e
 use_library "$@"

@@ -20,8 +20,8 @@ import routecap
 from routecap import conform
 from routecap.transformers import attach
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
-import model as small  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
+import small_checkpoint as small  # noqa: E402
 
 PAD = 0
 TRAINED = Path(__file__).resolve().parents[2] / "examples/model/weights"

@@ -50,8 +50,7 @@ def engine(
 ):
     folder, vocabulary = tested.MODELS / MODEL, VOCABULARY
     if load:
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
-        import model as small
+        import small_checkpoint as small
 
         folder, vocabulary = small.make(tempfile.mkdtemp()), small.VOCABULARY
     if copies:

@@ -37,7 +37,7 @@ ADAPTERS = ROOT / "bindings/python/src/routecap"
 ENGINES = {
     "transformers": "bindings/python/tests/transformers/releases.sh",
     "vllm": "tests/vllm_engine/release.sh",
-    "sglang": "tests/sglang_engine/check.sh",
+    "sglang": "integrations/sglang/check.sh",
 }
 """What checks a release that it is given. The adapter has the engine's name."""
 TRAINERS = ("verl", "skyrl", "openrlhf", "torchtitan", "nemo-automodel", "areal", "trl")

@@ -44,7 +44,7 @@ ADAPTERS = {
 CHECKS = {
     "bindings/python/tests/transformers/releases.sh": 'echo "transformers runs $*"; exit 0\n',
     "tests/vllm_engine/release.sh": 'echo "vllm runs $*"; exit 1\n',
-    "tests/sglang_engine/check.sh": "exit 1\n",
+    "integrations/sglang/check.sh": "exit 1\n",
 }
 
 

@@ -16,7 +16,7 @@ import releases
 import torch
 from vllm import LLM, SamplingParams
 
-MODELS = Path(__file__).resolve().parent / "models"
+MODELS = Path(__file__).resolve().parents[1] / "engines/models"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of batches that have graphs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, forward, run
+from routecap_testing.helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, forward, run
 from routecap._library import raw
 
 DRAFT = routecap.SpanFlag.SPECULATIVE

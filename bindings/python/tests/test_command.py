@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, expected_ids
+from routecap_testing.helpers import EXPERTS, K, LAYERS, expected_ids
 from routecap import analysis
 from routecap.command import main
 from routecap.command.terminal import Terminal, printable

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from pretended import CONFIG, EXPERTS, FORMATS, VOCABULARY, Pretended, served
+from routecap_testing.pretended import CONFIG, EXPERTS, FORMATS, VOCABULARY, Pretended, served
 from routecap import conform
 from routecap.command import main
 from routecap.conform import Report
@@ -463,7 +463,7 @@ def test_the_command_takes_an_object_of_python(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "mine.py").write_text(
-        "from pretended import Pretended\ndef right(): return Pretended().engine()\n"
+        "from routecap_testing.pretended import Pretended\ndef right(): return Pretended().engine()\n"
     )
     asked = ["conform", "mine:right", "--config", config, "--only", "again"]
     assert main([*asked, "--json", "-"]) == 0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import routecap
 import safetensors.numpy
-from helpers import EXPERTS, K, LAYERS, expected_ids
+from routecap_testing.helpers import EXPERTS, K, LAYERS, expected_ids
 from routecap._samples import token_texts
 
 INFO = {"tokens": ["a", "\udcc3", "\udca9", "\n"], "prompt_tokens": 2, "reward": 0.5}

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
+from routecap_testing.helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
 from routecap import _received as received
 from routecap import _structs as structs
 from routecap._library import raw
@@ -494,7 +494,7 @@ def test_what_was_made_before_a_fork_is_an_error_in_the_child(
 EXIT = """
 import threading
 import numpy as np, routecap
-from helpers import *
+from routecap_testing.helpers import *
 capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
 request = capturer.open("a")
 run(capturer, request, expected_ids(1, 4))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scraping import free_port, samples, scrape, taken_port
+from routecap_testing.scraping import free_port, samples, scrape, taken_port
 
 import routecap
 from routecap.command import main, top

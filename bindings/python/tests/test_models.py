@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import routecap
-from published import MODELS
+from routecap_testing.published import MODELS
 from routecap.models import FAMILIES, Description, describe
 
 

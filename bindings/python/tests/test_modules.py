@@ -1,5 +1,5 @@
-"""The package's own modules: none imports itself through others, or what is private in another
-folder, and none is too long to read."""
+"""Modules of routecap and of the packages that stand on it: none imports itself through others, or
+what is private in another folder, and none is too long to read."""
 
 import ast
 from collections.abc import Iterator
@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 import routecap
 
-PACKAGE = Path(routecap.__file__).parent
+ROOT = Path(__file__).parents[3]
+PACKAGES = [Path(routecap.__file__).parent, *ROOT.glob("integrations/*/src/routecap_*")]
 LINES = 700
 
 
-def modules(package: Path) -> dict[str, Path]:
+def modules(*packages: Path) -> dict[str, Path]:
     """Each module by its name; of what SWIG makes, the types."""
     found = {}
-    for file in [*package.rglob("*.py"), *package.rglob("*.pyi")]:
-        parts = file.relative_to(package.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    for package in packages:
+        for file in [*package.rglob("*.py"), *package.rglob("*.pyi")]:
+            parts = file.relative_to(package.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found
 
 
@@ -45,9 +47,9 @@ def imported(name: str, names: dict[str, Path]) -> set[str]:
     return {each for each in found if each in names and each != name}
 
 
-def circle(package: Path) -> list[str]:
+def circle(*packages: Path) -> list[str]:
     """Modules that import each other in a circle; none where there is no circle."""
-    names = modules(package)
+    names = modules(*packages)
     try:
         TopologicalSorter({name: imported(name, names) for name in names}).prepare()
     except CycleError as error:
@@ -56,7 +58,7 @@ def circle(package: Path) -> list[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circle(PACKAGE) == []
+    assert len(PACKAGES) > 1 and circle(*PACKAGES) == []
 
 
 # A reader who follows types goes round a circle that runs no code. Six were hidden so, one of eight
@@ -120,7 +122,7 @@ def _owner(path: str, names: dict[str, Path]) -> str | None:
 # vLLM's adapter called the library's raw functions, and thirty private modules were imported across
 # folders: nothing of the package could change without looking into every adapter.
 def test_no_folder_uses_what_is_private_in_another() -> None:
-    names = modules(PACKAGE)
+    names = modules(*PACKAGES)
     crossing = {name: found for name in names if (found := private(name, names))}
     assert crossing == {}
 
@@ -154,5 +156,5 @@ def test_what_is_private_in_another_folder_is_found(text: str, tmp_path: Path) -
 
 
 def test_no_module_is_longer_than_can_be_read_at_once() -> None:
-    long = {name: len(file.read_text().splitlines()) for name, file in modules(PACKAGE).items()}
+    long = {name: len(file.read_text().splitlines()) for name, file in modules(*PACKAGES).items()}
     assert {name: lines for name, lines in long.items() if lines > LINES} == {}

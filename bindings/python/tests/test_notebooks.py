@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, expected_ids
+from routecap_testing.helpers import EXPERTS, K, LAYERS, expected_ids
 from routecap import analysis
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from pretended import CONFIG, Pretended, served
+from routecap_testing.pretended import CONFIG, Pretended, served
 from routecap.command import main
 
 Capture = pytest.CaptureFixture[str]

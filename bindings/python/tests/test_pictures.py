@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, a_row_of_each_reason, expected_ids
+from routecap_testing.helpers import EXPERTS, K, LAYERS, a_row_of_each_reason, expected_ids
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from routecap import analysis, colours, plot

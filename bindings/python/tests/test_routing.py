@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, a_row_of_each_reason, expected_ids, run
+from routecap_testing.helpers import EXPERTS, K, LAYERS, a_row_of_each_reason, expected_ids, run
 
 VALID = np.ones((10, LAYERS), bool)
 VALID[4:6] = False

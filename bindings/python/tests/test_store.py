@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 import routecap
-from helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
+from routecap_testing.helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
 from routecap import Missing
 
 SHAPE = {"layers": LAYERS, "k": K, "experts": EXPERTS}

@@ -7,7 +7,7 @@ import json
 import sys
 
 import routecap
-import routecap.sglang
+import routecap_sglang
 
 
 def show(finished):
@@ -17,7 +17,7 @@ def show(finished):
 
 def main():
     model, *settings = sys.argv[1:]
-    routecap.sglang.install(routecap.sglang.Options(callback="answers:show"))
+    routecap_sglang.install(routecap_sglang.Options(callback="answers:show"))
     import sglang
 
     values = (each.split("=", 1) for each in settings)

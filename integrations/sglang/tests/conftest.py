@@ -84,7 +84,7 @@ class Registry:
 @pytest.fixture
 def registry(monkeypatch):
     """SGLang's, which remembers what it is told."""
-    from routecap.sglang import _hooks, _versions
+    from routecap_sglang import _hooks, _versions
 
     for name in ("sglang", "sglang.srt", "sglang.srt.plugins"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -103,7 +103,7 @@ def registry(monkeypatch):
 @pytest.fixture
 def ranks(monkeypatch):
     """SGLang's modules that the adapter asks, in the place of SGLang's."""
-    from routecap.sglang import _checkpoints, _hooks
+    from routecap_sglang import _checkpoints, _hooks
 
     known = Ranks()
     design = _checkpoints.design("0.5.23", (0, 5, 23))._replace(hooks=[])
@@ -154,9 +154,9 @@ def ranks(monkeypatch):
 @pytest.fixture
 def start(ranks, monkeypatch):
     """start(options=..., own=..., **engine) -> an Engine that captures."""
-    from routecap.sglang import _hooks
-    from routecap.sglang._delivery import disconnect
-    from routecap.sglang._options import Options
+    from routecap_sglang import _hooks
+    from routecap_sglang._delivery import disconnect
+    from routecap_sglang._options import Options
 
     engines = []
 

@@ -8,12 +8,11 @@ import time
 
 import numpy as np
 import pytest
-
 import routecap
-from routecap.sglang._answer import DTYPES, dtype_asked, encode
-from routecap.sglang._delivery import Asked, Outbox, disconnect, fetch, in_message
-from routecap.sglang._options import Options
-from routecap.sglang._sinks import Finished, Sinks
+from routecap_sglang._answer import DTYPES, dtype_asked, encode
+from routecap_sglang._delivery import Asked, Outbox, disconnect, fetch, in_message
+from routecap_sglang._options import Options
+from routecap_sglang._sinks import Finished, Sinks
 
 ROWS, MAP, K = 9, [0, 2, 3], 2
 
@@ -62,7 +61,7 @@ def test_a_process_that_is_gone_is_an_error_and_the_next_one_is_asked_anew(outbo
 
 CLIENT = """
 import sys, time
-from routecap.sglang._delivery import fetch
+from routecap_sglang._delivery import fetch
 for line in sys.stdin:
     rows, _ = fetch(bytes.fromhex(line))
     print(rows.rows, time.monotonic(), flush=True)
@@ -94,7 +93,7 @@ def test_an_interpreter_that_is_busy_does_not_hold_rows_back(outbox, routing):
 
 
 def test_of_too_many_that_nobody_fetches_the_oldest_go(outbox, routing, monkeypatch):
-    monkeypatch.setattr("routecap.sglang._delivery._MOST", 2)
+    monkeypatch.setattr("routecap_sglang._delivery._MOST", 2)
     tickets = [outbox.put(routing, Asked("int32", 0, 9, 5)) for _ in range(4)]
     for gone in tickets[:2]:
         with pytest.raises(RuntimeError, match="does not have"):

@@ -8,12 +8,12 @@ import types
 import engine as stand_in
 import numpy as np
 import pytest
-from engine import K, LAYERS, ROUTED, Request, right
-
-import routecap.sglang
-from routecap.sglang import _hooks, _spawned, _versions
-from routecap.sglang._options import Options
-from routecap.sglang._settings import Settings
+import routecap
+import routecap_sglang
+from engine import LAYERS, ROUTED, K, Request, right
+from routecap_sglang import _hooks, _spawned, _versions
+from routecap_sglang._options import Options
+from routecap_sglang._settings import Settings
 
 PLAIN = Settings(
     enabled=True,
@@ -108,7 +108,7 @@ def scheduler_process(*args):
 
 def test_without_plugins_the_schedulers_that_an_engine_starts_have_hooks(monkeypatch):
     plugged = []
-    monkeypatch.setattr(routecap.sglang, "plugin", lambda: plugged.append(True))
+    monkeypatch.setattr(routecap_sglang, "plugin", lambda: plugged.append(True))
 
     def launch(owner, server_args, run_scheduler_process_func):
         return pickle.loads(pickle.dumps(run_scheduler_process_func))  # as spawn does

@@ -4,18 +4,16 @@ import base64
 import json
 import logging
 import sys
-import time
 import types
 
 import engine as stand_in
 import numpy as np
 import pytest
-import torch
-from engine import K, LAYERS, ROUTED, VOCABULARY, Request, choose, right
-
 import routecap
-from routecap.sglang import _hooks
-from routecap.sglang._options import Options
+import torch
+from engine import LAYERS, ROUTED, VOCABULARY, K, Request, choose, right
+from routecap_sglang import _hooks
+from routecap_sglang._options import Options
 
 draw = np.random.default_rng(5)
 received = []
@@ -761,7 +759,7 @@ def test_a_forward_that_context_parallelism_divides_has_no_rows(start):
 
 
 def test_what_the_model_routes_counts_where_the_configuration_denies_it(ranks, caplog):
-    from routecap.sglang._capturer import settings_of
+    from routecap_sglang._capturer import settings_of
 
     model = stand_in.Model()
     model.layers.append(stand_in.TopK(1))

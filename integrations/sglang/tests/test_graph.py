@@ -5,10 +5,9 @@ import types
 import weakref
 
 import pytest
-import torch
-
 import routecap
-from routecap.sglang._forward import Forward
+import torch
+from routecap_sglang._forward import Forward
 
 LAYERS, K = 3, 2
 

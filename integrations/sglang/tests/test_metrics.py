@@ -1,15 +1,12 @@
 """What an operator sees of a scheduler: the counts of its routings, at a port of each rank."""
 
-import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from engine import EXPERTS, ROUTED, Request, choose
-from scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
-
-from routecap.sglang import Options
+from routecap_sglang import Options
+from routecap_testing.scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
 
 pytest.importorskip("prometheus_client")
 

@@ -9,13 +9,11 @@ import base64
 import engine as stand_in
 import numpy as np
 import released
+import routecap_sglang
 import torch
-from engine import K, LAYERS, ROUTED, Request, choose, right
+from engine import LAYERS, ROUTED, K, Request, choose, right
+from routecap_sglang import _hooks
 from watched import Watched
-
-import routecap.sglang
-from routecap.sglang import _hooks
-from routecap.sglang._options import Options
 
 
 def test_a_function_or_field_that_sglang_renamed_is_named_and_sglangs_own_captures(
@@ -27,7 +25,7 @@ def test_a_function_or_field_that_sglang_renamed_is_named_and_sglangs_own_captur
     """Each of what is hooked and of what is read, one at a time, in a copy of SGLang's source."""
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
     monkeypatch.setattr(_hooks, "_design", None)
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     design = _hooks.design()
     functions = design.functions
     hooked = {target for target, _, _ in registry.hooks}

@@ -6,9 +6,8 @@ import types
 from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
-
-import routecap.sglang
-from routecap.sglang import _hooks, _versions
+import routecap_sglang
+from routecap_sglang import _hooks, _versions
 
 try:
     SOURCE = distribution("sglang").locate_file("")
@@ -17,10 +16,10 @@ except PackageNotFoundError:
 
 
 def test_it_does_nothing_until_it_is_asked(registry, monkeypatch):
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     monkeypatch.setenv("ROUTECAP_SGLANG", "0")
     monkeypatch.setenv("SGLANG_PLUGINS", "other")
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert registry.hooks == []
 
 
@@ -35,9 +34,9 @@ def test_it_does_nothing_until_it_is_asked(registry, monkeypatch):
 )
 def test_asked_it_registers_its_hooks_once(registry, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     count = len(registry.hooks)
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert count == len(registry.hooks) == 20
     assert _hooks._options.beside is (value == "beside")
 
@@ -47,14 +46,14 @@ def test_a_type_that_there_is_not_is_refused_where_a_request_comes_in(monkeypatc
         parameters = {"custom_params": {"routed_experts_dtype": dtype}}
         return types.SimpleNamespace(return_routed_experts=asks, sampling_params=parameters)
 
-    monkeypatch.setattr(_hooks, "_options", routecap.sglang.Options())
+    monkeypatch.setattr(_hooks, "_options", routecap_sglang.Options())
     for dtype in ("float", 16, None):
         with pytest.raises(ValueError, match=f"routed_experts_dtype is {dtype!r}: it must be one"):
             _hooks.check_request(None, request(dtype), [1])
     _hooks.check_request(None, request("uint8"), [1])
     _hooks.check_request(None, request("float", asks=False), [1])
     _hooks.check_request(None, types.SimpleNamespace(sampling_params={}), [1])  # an embedding's
-    monkeypatch.setattr(_hooks, "_options", routecap.sglang.Options(beside=True))
+    monkeypatch.setattr(_hooks, "_options", routecap_sglang.Options(beside=True))
     _hooks.check_request(None, request("float"), [1])  # SGLang's own answers
 
 
@@ -73,23 +72,23 @@ def test_another_release_is_refused_and_what_it_lacks_is_named(registry, monkeyp
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
     lacking = "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new"
     stand_in(monkeypatch, lacking)
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert registry.hooks == [] and _hooks._design is None
     assert f"0.5.23, and this is 0.6.0. These do not fit:\n  there must be {lacking}" in caplog.text
     with pytest.raises(RuntimeError, match=r"0\.6\.0"):
-        routecap.sglang.install()
+        routecap_sglang.install()
     monkeypatch.setenv("ROUTECAP_SGLANG_UNCHECKED", "1")
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert registry.hooks == []
 
 
 def test_another_release_that_fits_is_run_if_a_setting_says_so(registry, monkeypatch, caplog):
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
     stand_in(monkeypatch)
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert registry.hooks == [] and "ROUTECAP_SGLANG_UNCHECKED=1 runs it" in caplog.text
     monkeypatch.setenv("ROUTECAP_SGLANG_UNCHECKED", "1")
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert len(registry.hooks) == 20 and "not checked with SGLang 0.6.0" in caplog.text
 
 
@@ -98,7 +97,7 @@ def test_what_is_no_release_is_refused(registry, monkeypatch, caplog, number):
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
     monkeypatch.setenv("ROUTECAP_SGLANG_UNCHECKED", "1")
     monkeypatch.setattr(_versions, "installed", lambda: number)
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     assert registry.hooks == [] and f"and this is {number}" in caplog.text
 
 
@@ -119,10 +118,10 @@ def test_what_is_no_release_is_refused(registry, monkeypatch, caplog, number):
 )
 def test_each_release_has_the_design_whose_range_it_is_in(monkeypatch, number, design):
     monkeypatch.setattr(_versions, "misfits", lambda *names: ["nothing is there"])
-    found = _versions.find(number, routecap.sglang.Options())
+    found = _versions.find(number, routecap_sglang.Options())
     assert found.checked is (design is not None) and bool(found.why) is (design is None)
     if design:
-        module = importlib.import_module(f"routecap.sglang.{design}")
+        module = importlib.import_module(f"routecap_sglang.{design}")
         assert found.design == module.design(number, _versions.release_of(number))
 
 
@@ -131,20 +130,20 @@ def test_a_program_installs_it_for_the_processes_that_it_starts(registry, monkey
     for name in ("BESIDE", "CALLBACK", "BUDGET_BYTES", "SLOTS"):
         monkeypatch.setenv(f"ROUTECAP_SGLANG_{name}", "0")
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
-    routecap.sglang.install(routecap.sglang.Options(folder="/data"))
+    routecap_sglang.install(routecap_sglang.Options(folder="/data"))
     assert registry.applied == 1 and len(registry.hooks) == 20
-    assert routecap.sglang.Options.from_environment().folder == "/data"
+    assert routecap_sglang.Options.from_environment().folder == "/data"
     monkeypatch.setenv("SGLANG_PLUGINS", "other, routecap")
-    routecap.sglang.install()
+    routecap_sglang.install()
     monkeypatch.setenv("SGLANG_PLUGINS", "other")
     with pytest.raises(RuntimeError, match="other"):
-        routecap.sglang.install()
+        routecap_sglang.install()
 
 
 def test_every_target_is_there_in_sglang_0_5_23(registry, monkeypatch):
     assert SOURCE is not None, "needs SGLang's source: its wheel, and nothing that it needs"
     monkeypatch.setenv("ROUTECAP_SGLANG", "1")
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     for target, _, _ in registry.hooks:
         *modules, name = target.split(".")
         owner = modules.pop() if modules[-1][0].isupper() else None

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from routecap.sglang import _prefixes
-from routecap.sglang._prefixes import Prefixes
+from routecap_sglang import _prefixes
+from routecap_sglang._prefixes import Prefixes
 
 
 class Owner:

@@ -14,7 +14,7 @@ class Watched:
 
     def __getattribute__(self, name):
         if not name.startswith("__") and sys._getframe(1).f_globals["__name__"].startswith(
-            "routecap.sglang"
+            "routecap_sglang"
         ):
             what = (type(self).__name__, name)
             Watched.asked.add(what)

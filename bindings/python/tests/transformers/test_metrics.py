@@ -7,7 +7,7 @@ import pytest
 import torch
 from families import CACHE, make
 from routecap.transformers import attach
-from scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
+from routecap_testing.scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
 
 pytest.importorskip("prometheus_client")
 

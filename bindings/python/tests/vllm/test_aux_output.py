@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from schedule import BLOCK, Router, Run, Scheduling, capture, rows_connector, told
-from scraping import chosen, counted, free_port, scrape
+from routecap_testing.scraping import chosen, counted, free_port, scrape
 
 from routecap import remote
 from routecap.vllm import _aux_output

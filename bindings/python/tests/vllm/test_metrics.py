@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from engine import Model
-from scraping import chosen, counted, free_port, scrape, taken_port
+from routecap_testing.scraping import chosen, counted, free_port, scrape, taken_port
 from test_prefixes import TOKENS, Caching, request
 
 from routecap.vllm import routed_experts_capturer as module

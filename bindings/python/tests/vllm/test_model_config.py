@@ -8,7 +8,7 @@ else.
 from types import SimpleNamespace as Config
 
 import pytest
-from published import MODELS
+from routecap_testing.published import MODELS
 
 from routecap.vllm import _model_config
 from routecap.vllm.routed_experts_capturer import _count_moe_layers

@@ -7,10 +7,9 @@ import json
 from typing import Any
 
 import numpy as np
-
 import routecap
+from routecap import remote
 
-from .. import remote
 from ._delivery import Asked
 from ._options import Options
 

@@ -7,16 +7,15 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-
 import routecap
+from routecap import models
 from routecap.adapter import capturer_on
+from routecap.metrics import Server, serve_rank
 
-from .. import models
-from ..metrics import Server, serve_rank
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message
 from ._forward import Forward
-from ._lives import Lives, life_of, tokens_of, tree_of, tree_without_salts
+from ._lives import Lives, life_of, tree_of, tree_without_salts
 from ._options import Options
 from ._prefixes import Prefixes, Tokens
 from ._sinks import Finished, Sinks

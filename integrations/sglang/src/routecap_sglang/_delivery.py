@@ -21,7 +21,6 @@ import struct
 from typing import Any, NamedTuple
 
 import numpy as np
-
 import routecap
 from routecap import adapter
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 import routecap
+from numpy.typing import NDArray
 
 from ._prefixes import Part, Prefixes, Tokens
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, MutableMapping
 
 from routecap.adapter import expect_port, option_values
 
-
 ASKED = "ROUTECAP_SGLANG"
 
 

@@ -33,9 +33,9 @@ def _launch(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any)
 
 def run(scheduler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A scheduler's process begins."""
-    import routecap.sglang
+    import routecap_sglang
 
-    routecap.sglang.plugin()
+    routecap_sglang.plugin()
     return scheduler(*args, **kwargs)
 
 

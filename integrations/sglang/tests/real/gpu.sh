@@ -12,13 +12,13 @@ set -uo pipefail
 folder=$(realpath "$1") out=$(realpath "${OUT:-.}") failed=0
 shift
 [ $# -gt 0 ] || set -- engines rows retract
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../../.."
 site=/tmp/sglang_site
 [ -e "$site/ready" ] || { mkdir -p "$site" && xz -T0 -dc "$folder/site.tar.xz" | tar -C "$site" -x && touch "$site/ready"; } || exit 1
-export PYTHONPATH=$folder/routecap:$PWD/tests/sglang_engine/plugin:$site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+export PYTHONPATH=$folder/routecap:$PWD/tests/engines:$PWD/integrations/sglang/tests/real/plugin:$site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 
 engines() {
-    python3 tests/bench/sglang_engine.py --engines "${ENGINES:-2}" --kinds "${KINDS:-off,own,routecap}" --rounds 3 \
+    python3 integrations/sglang/tests/real/bench.py --engines "${ENGINES:-2}" --kinds "${KINDS:-off,own,routecap}" --rounds 3 \
         --budget "${BUDGET:-540}" --logs "$out/logs" --json "$out/sglang_engine_h200.json" --settings '{
             "attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none",
             "mem_fraction_static": 0.8, "max_running_requests": 256,
@@ -30,7 +30,7 @@ every_row() {
     local log status
     log=$(mktemp)
     # shellcheck disable=SC2086
-    OMP_NUM_THREADS=2 timeout "${SECONDS_EACH:-330}" python3 tests/sglang_engine/check.py --gpu $1 "/tmp/sglang_run/${1//[- ]/}" > "$log" 2>&1
+    OMP_NUM_THREADS=2 timeout "${SECONDS_EACH:-330}" python3 integrations/sglang/tests/real/check.py --gpu $1 "/tmp/sglang_run/${1//[- ]/}" > "$log" 2>&1
     status=$?
     {
         echo "check.py --gpu $1: status $status after $SECONDS s"

@@ -165,7 +165,7 @@ def _tell(newest):
         tell("drafts accepted", sum(len(each) - 1 for each in tokens))
 
     if torch.cuda.is_available():
-        from routecap.sglang._capturer import Capturer
+        from routecap_sglang._capturer import Capturer
 
         softly = Capturer.softly
 

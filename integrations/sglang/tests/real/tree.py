@@ -12,9 +12,9 @@ from array import array
 
 import numpy as np
 import torch
-from routecap.sglang import Options, _hooks, _versions
-from routecap.sglang._lives import tokens_of, tree_of
-from routecap.sglang._prefixes import Prefixes
+from routecap_sglang import Options, _hooks, _versions
+from routecap_sglang._lives import tokens_of, tree_of
+from routecap_sglang._prefixes import Prefixes
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 

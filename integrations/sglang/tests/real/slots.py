@@ -35,7 +35,7 @@ NAMED = ("step-b", "rl", "default")
 
 
 def main():
-    import model
+    import small_checkpoint as model
 
     shutil.rmtree(options.folder, ignore_errors=True)
     checkpoints = [model.make(options.folder / name, i) for i, name in enumerate("abc")]
@@ -52,9 +52,9 @@ def run(checkpoints, index, page, kinds):
     routings, slots = (options.folder / f"{name}{index}" for name in ("routings", "slots"))
     os.environ["ROUTECAP_TEST_SLOTS"] = str(slots)
     os.environ["SGLANG_TEST_RETRACT"] = str(int("retract" in kinds))
-    import routecap.sglang
+    import routecap_sglang
 
-    routecap.sglang.install(routecap.sglang.Options(folder=str(routings), budget_bytes=256 << 20))
+    routecap_sglang.install(routecap_sglang.Options(folder=str(routings), budget_bytes=256 << 20))
     import sglang
     from sglang.srt.managers import io_struct
 
@@ -194,7 +194,6 @@ def wait_for(paths):
 def judge(lengths, routings, slots):
     """Counts of rows, and the tags of each version of the weights."""
     import numpy as np
-
     import routecap
 
     truth = {}

@@ -76,14 +76,12 @@ def speculative(model):
 
 
 def main():
-    import model
     import numpy as np
-
-    import routecap_sglang_cpu as plugin
-    import torch
-
     import routecap
-    import routecap.sglang
+    import routecap_sglang
+    import routecap_sglang_cpu as plugin
+    import small_checkpoint as model
+    import torch
 
     shutil.rmtree(options.folder, ignore_errors=True)
     first, second = (model.make(options.folder / name, i) for i, name in enumerate(("a", "b")))
@@ -99,7 +97,7 @@ def main():
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
     chosen = {"beside": options.beside, "folder": str(routings), "budget_bytes": 64 << 20}
-    routecap.sglang.install(routecap.sglang.Options(**chosen))
+    routecap_sglang.install(routecap_sglang.Options(**chosen))
     import sglang
 
     written_again = options.drafts or options.ranks  # in sgl_kernel.drafts

@@ -8,22 +8,19 @@ import asyncio
 import base64
 import itertools
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "sglang_engine"))
 names = map(str, itertools.count())
 
 
 def engine(capture="routecap", retract="1", copies=""):
-    import model as small
-
     import routecap
-    import routecap.sglang
+    import routecap_sglang
+    import small_checkpoint as small
     from routecap import conform
 
     folder = Path(tempfile.mkdtemp())
@@ -37,7 +34,7 @@ def engine(capture="routecap", retract="1", copies=""):
     if copies:
         os.environ["ROUTECAP_WITHOUT_KERNELS"] = "1"
     if capture == "routecap":
-        routecap.sglang.install()
+        routecap_sglang.install()
     import sglang
     from sglang.srt.managers import io_struct
 

@@ -1,6 +1,6 @@
 """What capture costs SGLang 0.5.23 in its own step: without it, with its own, and with routecap.
 
-    python3 tests/bench/sglang_engine.py [--engines N] [--kinds KIND,...] [--rounds N] [--budget S]
+    python3 integrations/sglang/tests/real/bench.py [--engines N] [--kinds KIND,...] [--rounds N] [--budget S]
         [--json FILE]
 
 Engines of the three kinds take turns on one GPU, N of each, one at a time. The shape is that of
@@ -28,8 +28,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path = [each for each in sys.path if Path(each or ".").resolve() != HERE]
-MODEL = HERE.parent / "vllm_engine" / "models"
+MODEL = HERE.parents[3] / "tests/engines/models"
 DECODE = (1, 64, 256)
 SHORT, LONG = 16, 144
 KINDS = ("off", "own", "routecap")
@@ -157,7 +156,7 @@ def main() -> None:
         found = run(arguments.run, arguments.rounds, arguments.model, arguments.settings)
         print(json.dumps(found), flush=True)
         return
-    sys.path.append(str(HERE))
+    sys.path.append(str(HERE.parents[3] / "tests/bench"))
     from machine import commit, processor
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
