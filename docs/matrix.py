@@ -32,7 +32,7 @@ PYTHON = "bindings/python/src/routecap"
 ADAPTERS = {
     "vLLM": f"{PYTHON}/vllm/*.py",
     "SGLang": "integrations/sglang/src/routecap_sglang/*.py",
-    "transformers": f"{PYTHON}/transformers/*.py",
+    "transformers": "integrations/transformers/src/routecap_transformers/*.py",
     "llama.cpp": "examples/llama_cpp/tap.[ch]",
     "llama-server": "examples/llama_cpp/tap.[ch] examples/llama_server/preload.c",
 }

@@ -226,7 +226,7 @@ bench() {
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
     install_transformers || return 1
-    run env PYTHONPATH="$package" "$transformers_python" tests/bench/transformers.py cpu --json "$build/transformers.json"
+    run env PYTHONPATH="$package" "$transformers_python" integrations/transformers/tests/bench.py cpu --json "$build/transformers.json"
     run python3 -m json.tool "$build/transformers.json" "$build/transformers.pretty.json"
     closing
 }
@@ -275,7 +275,7 @@ tsan|default|3|tsan
 tests|default|2.2|against_installed
 quick-starts|default|2|bash tests/quick_starts/check.sh $prefix
 rust|default|0.5|package_of rust
-transformers|default|1|bash examples/transformers/check.sh $prefix
+transformers|default|1|bash integrations/transformers/check.sh $prefix
 go|default|0.5|package_of go
 docs|default|0.2|bash tests/docs/check.sh
 replay|default|0.5|bash examples/replay/check.sh $prefix
@@ -307,8 +307,8 @@ remote|full|2|bash examples/cluster/check.sh $prefix
 static-tree|full|3|static_tree
 other-engines|full|9|other_engines
 every-engine|full|9|every_engine
-more-transformers|full|9|bash examples/transformers/check.sh --full $prefix
-every-transformers|full|60|bash bindings/python/tests/transformers/releases.sh --library $prefix
+more-transformers|full|9|bash integrations/transformers/check.sh --full $prefix
+every-transformers|full|60|bash integrations/transformers/releases.sh --library $prefix
 newest|full|1|newest
 site|full|2|bash tests/docs/check.sh --site
 every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix

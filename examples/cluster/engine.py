@@ -1,11 +1,11 @@
 """A real engine in the place of the stand-in of rollout.py: a small mixture of experts of
 transformers, with random weights that are the same in every process, captured by
-routecap.transformers. `chosen` is what its routers choose, by a way that knows nothing of that."""
+routecap_transformers. `chosen` is what its routers choose, by a way that knows nothing of that."""
 
 from typing import Any
 
 import routecap
-import routecap.transformers
+import routecap_transformers
 import servers
 import torch
 from routecap import remote
@@ -41,7 +41,7 @@ def model() -> Any:
 class Rollout:
     def __init__(self, url: str, settings: dict[str, Any], shape: dict[str, int]) -> None:
         self._store, self._model = servers.connect(url, settings), model()
-        self._capture = routecap.transformers.attach(self._model)
+        self._capture = routecap_transformers.attach(self._model)
         self._texts: list[list[int]] = []
 
     def generate(self, seeds: list[int], lengths: list[int]) -> list[Any]:

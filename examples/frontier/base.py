@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import routecap.transformers
+import routecap_transformers
 import torch
 import torch.nn.functional as F
 
@@ -63,7 +63,7 @@ def train_base(
     routed: list[torch.Tensor] = []
     hooks = [
         tap.gate.register_forward_hook(lambda module, args, output: routed.append(output[0]))
-        for tap in routecap.transformers.find(model)
+        for tap in routecap_transformers.find(model)
     ]
     start = time.monotonic()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import routecap.models
 import routecap.replay.transformers
-import routecap.transformers
+import routecap_transformers
 import torch
 from torch import nn
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -152,7 +152,7 @@ class Rig:
         task = setting.task
         described = routecap.models.describe(self.engine.config).settings()
         self.taps = {name: described[name] for name in ("layer_map", "layer_experts", "k")}
-        self.capture = routecap.transformers.attach(self.engine, rows=setting.answers * task.prompt)
+        self.capture = routecap_transformers.attach(self.engine, rows=setting.answers * task.prompt)
         if device != "cpu" and not _goes_into_a_graph(device, dtype):
             how = "eager" if how == "auto" else how
         self.decoder = decode.decoder(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import routecap
-import routecap.transformers
+import routecap_transformers
 import torch
 from numpy.typing import NDArray
 from routecap import doctor
@@ -164,7 +164,7 @@ def examine(rig: Rig, batch: Batch, most: int) -> dict[str, Any]:
     mask = torch.nn.utils.rnn.pad_sequence(
         [torch.ones_like(each) for each in tokens], batch_first=True
     )
-    with routecap.transformers.attach(rig.trainer.model, rows=ids.numel()) as capture:
+    with routecap_transformers.attach(rig.trainer.model, rows=ids.numel()) as capture:
         rig.trainer.model(
             input_ids=ids.to(rig.device), attention_mask=mask.to(rig.device), use_cache=False
         )

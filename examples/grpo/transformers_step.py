@@ -11,6 +11,7 @@ import measure
 import numpy as np
 import routecap
 import routecap.replay.transformers
+import routecap_transformers
 import torch
 import transformers
 from rollouts import Padded, Rollout, Step, roll_out, take_step
@@ -37,7 +38,7 @@ def models_of(
         num_experts_per_tok=4, moe_intermediate_size=384, norm_topk_prob=True, max_position_embeddings=1024, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     trainer = transformers.Qwen3MoeForCausalLM(config).eval()
-    for tap in routecap.transformers.find(trainer):
+    for tap in routecap_transformers.find(trainer):
         torch.nn.init.normal_(tap.gate.weight, std=0.1)
         torch.nn.init.normal_(
             tap.module.down_proj, std=0.1

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-import routecap.transformers
+import routecap_transformers
 from measure import arguments_of, measure, report
 from texts import texts
 
@@ -94,7 +94,7 @@ def train(
     routed: list[torch.Tensor] = []  # the router logits of a forward's layers
     hooks = [
         tap.gate.register_forward_hook(lambda module, args, output: routed.append(output[0]))
-        for tap in routecap.transformers.find(model)
+        for tap in routecap_transformers.find(model)
     ]
     weights = list(model.parameters())
     exact = [weight.detach().float().requires_grad_() for weight in weights]

@@ -27,7 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import routecap
 import routecap.replay.transformers
-import routecap.transformers
+import routecap_transformers
 import torch
 import transformers
 
@@ -87,7 +87,7 @@ def generate(model: Any, prompts: list[torch.Tensor], new_tokens: int, seed: int
     """Sample from the model's own distribution, and capture its routing."""
     torch.manual_seed(seed)
     inputs = padded(prompts, "left", model.device)
-    with routecap.transformers.attach(model) as capture:
+    with routecap_transformers.attach(model) as capture:
         out = model.generate(
             **inputs,
             min_new_tokens=new_tokens,
@@ -135,7 +135,7 @@ def compare(model: Any, generation: Generation, replayed: str, name: str, batch:
     executed, kl, gap = [], [], []
     with (
         routecap.replay.transformers.attach(model) as replay,
-        routecap.transformers.attach(model) as capture,
+        routecap_transformers.attach(model) as capture,
     ):
         for first in range(0, len(generation.tokens), batch):
             part = slice(first, first + batch)
@@ -176,7 +176,7 @@ def decisiveness(model: Any, generation: Generation) -> dict[str, float]:
     much as the last.
     """
     logits, hooks = [], []
-    taps = routecap.transformers.find(model)
+    taps = routecap_transformers.find(model)
     for tap in taps:
         hooks.append(
             tap.gate.register_forward_hook(
@@ -206,7 +206,7 @@ def measure(
     """
     generation = generate(generator, prompts_of(sequences, seed), new_tokens, seed)
     logs = torch.cat(generation.logs)
-    taps = routecap.transformers.find(trainer)
+    taps = routecap_transformers.find(trainer)
     gaps = []
     for model, name, batch in (
         (trainer, "float32, batches of 4", 4),

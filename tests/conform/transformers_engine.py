@@ -1,4 +1,4 @@
-"""transformers with routecap.transformers, on the host: a batch is padded on the left.
+"""transformers with routecap_transformers, on the host: a batch is padded on the left.
 
 folder: of the model; trained: it is that of examples/model, whose matrices are 8-bit floats.
 activations: "float8": what goes into a matrix is rounded to 8 bits, with one scale for all tokens
@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 import routecap
 from routecap import conform
-from routecap.transformers import attach
+from routecap_transformers import attach
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
 import small_checkpoint as small  # noqa: E402

@@ -63,7 +63,7 @@ import matrix
 runs = json.loads(matrix.DATA.read_text())
 matrix.DATA.write_text(json.dumps([run | {"adapter": matrix.digest(run)} for run in runs]))
 END
-    file=$copy/bindings/python/src/routecap/transformers/_taps.py
+    file=$copy/integrations/transformers/src/routecap_transformers/_taps.py
     echo "# a comment" >> "$file" && python3 "$copy/docs/matrix.py" --check || return 1
     echo "more = 1" >> "$file" && ! python3 "$copy/docs/matrix.py" --check
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""transformers among the engines of the oracle: routecap.transformers as it is, over left-padded
+"""transformers among the engines of the oracle: routecap_transformers as it is, over left-padded
 generation of all prompts at once.
 
 usage: transformers_engine.py FOLDER OUT PROMPT...
@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-import routecap.transformers
+import routecap_transformers
 
 GENERATE = 8
 
@@ -48,7 +48,7 @@ def watch(gate, arguments, output):
 
 for layer in model.model.layers:
     layer.mlp.gate.register_forward_hook(watch)
-with routecap.transformers.attach(model) as capture:
+with routecap_transformers.attach(model) as capture:
     model.generate(
         tokens, attention_mask=attended, max_new_tokens=GENERATE, do_sample=False, pad_token_id=0
     )

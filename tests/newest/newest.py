@@ -35,7 +35,7 @@ SEEN = Path(__file__).with_name("seen.json")
 ADAPTERS = ROOT / "bindings/python/src/routecap"
 
 ENGINES = {
-    "transformers": "bindings/python/tests/transformers/releases.sh",
+    "transformers": "integrations/transformers/releases.sh",
     "vllm": "tests/vllm_engine/release.sh",
     "sglang": "integrations/sglang/check.sh",
 }

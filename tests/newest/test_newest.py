@@ -42,7 +42,7 @@ ADAPTERS = {
     "sglang/_second.py": 'FIRST = "0.5.21"\nLAST = "0.5.23"\n',
 }
 CHECKS = {
-    "bindings/python/tests/transformers/releases.sh": 'echo "transformers runs $*"; exit 0\n',
+    "integrations/transformers/releases.sh": 'echo "transformers runs $*"; exit 0\n',
     "tests/vllm_engine/release.sh": 'echo "vllm runs $*"; exit 1\n',
     "integrations/sglang/check.sh": "exit 1\n",
 }

@@ -25,9 +25,9 @@ def routing_of_model(path: str | os.PathLike[str]) -> Callable[[NDArray[np.int64
         transformers: Any = import_module("transformers")
     except ImportError:
         raise ImportError(
-            "torch and transformers are needed for this: pip install 'routecap[transformers]'"
+            "torch and transformers are needed for this: pip install routecap-transformers"
         ) from None
-    from ..transformers import attach
+    from routecap_transformers import attach
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model: Any = (

@@ -1,4 +1,4 @@
-"""Replay in models of Hugging Face transformers, of every family that `routecap.transformers`
+"""Replay in models of Hugging Face transformers, of every family that `routecap_transformers`
 knows.
 
     replay = routecap.replay.transformers.attach(model)
@@ -26,8 +26,8 @@ from torch import nn
 from routecap import Routing
 from routecap.adapter import in_backward
 
-from ..transformers import Tap, find
-from ..transformers.adapter import (
+from routecap_transformers import Tap, find
+from routecap_transformers.adapter import (
     KNOWN,
     cached_columns,
     expect_known,
@@ -50,7 +50,7 @@ def attach(
 
     Args:
         agreement: Whether its report says how often live routing agrees.
-        unchecked: As for `routecap.transformers.attach`.
+        unchecked: As for `routecap_transformers.attach`.
 
     Raises:
         ValueError: The model has no experts, or routes in a way that is not known, or this release

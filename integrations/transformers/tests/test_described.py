@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
-import routecap.transformers
+import routecap_transformers
 import torch
 import transformers.models
 from families import CHOSEN, VERSION
@@ -59,7 +59,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "step3p5": {"sliding_window": 512},
 }
 
-# What routecap.transformers does not capture: experts without a dispatch, two stacks of layers with
+# What routecap_transformers does not capture: experts without a dispatch, two stacks of layers with
 # experts, two kinds of experts in a layer.
 NOT_CAPTURED = {"doge", "nllb-moe", "switch_transformers", "ernie4_5_vl_moe_text"}
 
@@ -282,7 +282,7 @@ def test_layers_and_experts_are_those_that_the_model_has(model_type: str) -> Non
     if model_type in LOOPED:
         assert describe(config.to_dict()) == describe(config.to_diff_dict()) == description
         with pytest.raises(ValueError, match="3 times in a loop"):
-            routecap.transformers.find(model)
+            routecap_transformers.find(model)
         return
     if description.has_experts:
         assert (
@@ -302,7 +302,7 @@ def test_layers_and_experts_are_those_that_the_model_has(model_type: str) -> Non
             ids = None
         assert set(description.layer_k) == {ids or most_ids(model)}
         if model_type not in NOT_CAPTURED:
-            taps = routecap.transformers.find(model)
+            taps = routecap_transformers.find(model)
             assert [(tap.layer, tap.experts, tap.k) for tap in taps] == list(
                 zip(
                     description.layer_map,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from families import make
 from routecap.replay.transformers import attach as replay_in
-from routecap.transformers import Capture, Tap, _places, _versions, attach
+from routecap_transformers import Capture, Tap, _places, _versions, attach
 from torch import nn
 from transformers import GenerationMixin, cache_utils
 from transformers.generation.continuous_batching import requests
@@ -55,7 +55,7 @@ def test_another_release_is_refused_until_a_setting_says_otherwise(
     pretend(release, monkeypatch)
     text = (
         f"routecap knows transformers {re.escape(_versions.KNOWN)}, and this is {release}. Of the"
-        rf" places that routecap.transformers hooks and reads, 7 of 7 fit.\nattach\(model,"
+        rf" places that routecap_transformers hooks and reads, 7 of 7 fit.\nattach\(model,"
         rf" unchecked=True\) or {VARIABLE}=1 runs it.*\n  the experts' dispatch\n"
     )
     with pytest.raises(ValueError, match=text):
@@ -63,7 +63,7 @@ def test_another_release_is_refused_until_a_setting_says_otherwise(
     monkeypatch.setenv(VARIABLE, "1")
     with pytest.raises(ValueError, match=text):
         enter(model, unchecked=False)
-    with caplog.at_level(logging.WARNING, "routecap.transformers"):
+    with caplog.at_level(logging.WARNING, "routecap_transformers"):
         enter(model).detach()
     assert f"not checked with transformers {release}" in caplog.text
     monkeypatch.setenv(VARIABLE, "0")
@@ -167,9 +167,9 @@ def test_a_model_that_is_not_of_transformers_is_of_no_release(
 
 
 def test_the_range_is_what_the_package_and_its_guide_say() -> None:
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     least = ".".join(map(str, _versions.FIRST))
     packaged = (root / "bindings/python/pyproject.toml").read_text()
     assert f'"transformers>={least}"' in packaged
-    guide = (root / "docs/guides/transformers.md").read_text()
+    guide = (root / "integrations/transformers/README.md").read_text()
     assert f"'transformers>={least}'" in guide and f"transformers {_versions.KNOWN}" in guide

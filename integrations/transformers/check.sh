@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the example with the model of examples/model, and the tests of routecap.transformers on the
+# Runs the example with the model of examples/model, and the tests of routecap_transformers on the
 # CPU. usage: check.sh [--full] [PREFIX]. --full has the tests in transformers 5.23, the last version
 # whose models call a cache otherwise, and many random mixtures, alone.
 cd "$(dirname "$0")/../.." && . examples/setup.sh
@@ -17,15 +17,15 @@ set +e
 
 if [ $full = 1 ]; then
     install_transformers 5.23.0
-    tests "tests, transformers 5.23.0" "$transformers_python" -m pytest bindings/python/tests/transformers
+    tests "tests, transformers 5.23.0" "$transformers_python" -m pytest integrations/transformers/tests
     install_transformers
-    tests "200 random mixtures of each family" env ROUTECAP_MIXTURES=200 "$transformers_python" -m pytest bindings/python/tests/transformers/test_mixtures.py
+    tests "200 random mixtures of each family" env ROUTECAP_MIXTURES=200 "$transformers_python" -m pytest integrations/transformers/tests/test_mixtures.py
     closing
     exit
 fi
 check "every row of a generation and of a packed batch is what the routers chose" prints " 0 of them differ from what hooks on the routers saw" \
-    "$transformers_python" examples/transformers/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
+    "$transformers_python" integrations/transformers/examples/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
 check "the files are there" test -s "$build/transformers_run/sequence-2.routecap"
-check "experts are pruned by what they add, which hooks alone say too" "$transformers_python" examples/transformers/prune.py
-tests "tests" "$transformers_python" -m pytest bindings/python/tests/transformers
+check "experts are pruned by what they add, which hooks alone say too" "$transformers_python" integrations/transformers/examples/prune.py
+tests "tests" "$transformers_python" -m pytest integrations/transformers/tests
 closing

@@ -2,9 +2,9 @@
 # Runs these tests in releases of transformers, each beside the PyTorch of the others and with what
 # it needs of the libraries that pin it: all families in the newest two, two of them in the others.
 # usage: releases.sh [--enter] [--library PREFIX] [VERSION...]. Default: the last patch of every minor
-# release that routecap.transformers is checked with. --enter puts each result into docs/matrix.json.
+# release that routecap_transformers is checked with. --enter puts each result into docs/matrix.json.
 # A release that is not known is run as one: ROUTECAP_TRANSFORMERS_UNCHECKED=1.
-cd "$(dirname "$0")/../../../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 enter=0 library=()
 while [[ ${1:-} == --* ]]; do
@@ -55,7 +55,7 @@ counts["skipped"] = count["skipped"]
 [info] = pathlib.Path(package).glob("routecap-*.dist-info")
 print(json.dumps({
     "engine": f"transformers {version}, {families or 'all families'}, routecap {info.name[9:-10]}",
-    "command": f"bindings/python/tests/transformers/releases.sh {version}",
+    "command": f"integrations/transformers/releases.sh {version}",
     "counts": counts, "seconds": int(seconds),
 }))
 END
@@ -73,7 +73,7 @@ for version in "${asked[@]}"; do
     path=$package:$site:$build/released/prometheus-client==0.26.0:$build/released/psutil==7.2.2:$build/released/accelerate==1.15.0
     rm -f "$junit"
     check "tests, transformers $version" env PYTHONPATH="$path" "$transformers_python" -m pytest -p no:cacheprovider -q --tb=short \
-        --junitxml "$junit" bindings/python/tests/transformers  # what needs another family skips itself
+        --junitxml "$junit" integrations/transformers/tests  # what needs another family skips itself
     [ -e "$junit" ] || continue
     report "$version" "${ROUTECAP_FAMILIES//,/ and }" "$junit" $((SECONDS - begin)) > "$build/releases/$version.json"
     say "$version: $(cat "$build/releases/$version.json")"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import routecap
 import routecap.replay.transformers
-import routecap.transformers
+import routecap_transformers
 import torch
 from families import EXPERTS as E, FAMILIES, K, checkpoint, make as model_of
 from routecap.replay import ReplayError
@@ -46,7 +46,7 @@ class Executed:
     def __init__(self, model):
         self.layers = []
         self.handles = []
-        for tap in routecap.transformers.find(model):
+        for tap in routecap_transformers.find(model):
             hook = lambda module, args, kwargs, tap=tap: self.layers.append(
                 tap.ids(args, kwargs, None).detach()
             )
@@ -83,7 +83,7 @@ def random_routings(model, missing: bool):
     every third cell.
     """
     random = np.random.default_rng(2)
-    taps = routecap.transformers.find(model)
+    taps = routecap_transformers.find(model)
     routings = []
     for length in LENGTHS:
         ids = np.array(
@@ -171,7 +171,7 @@ def test_its_own_routing_changes_nothing(family):
     ids, mask = batch()
     with torch.no_grad():
         live, routed = forward(model, ids, mask)
-        taps = routecap.transformers.find(model)
+        taps = routecap_transformers.find(model)
         routings = [
             routecap.Routing.from_arrays(
                 routed[row, :length].astype(np.uint8),
@@ -190,7 +190,7 @@ def test_its_own_routing_changes_nothing(family):
 
 def everywhere(model, ids, first=0):
     """Routings of all tokens from `first` on, to these experts."""
-    taps = routecap.transformers.find(model)
+    taps = routecap_transformers.find(model)
     return [
         routecap.Routing.from_arrays(
             np.tile(np.array(ids, np.uint8), (length - first, len(taps), 1)),
@@ -218,12 +218,12 @@ def test_weights_are_the_live_scores_of_the_captured_experts(family, weigh):
     model = model_of(family)
     ids, mask = batch()
     seen = []
-    for tap in routecap.transformers.find(model):
+    for tap in routecap_transformers.find(model):
         tap.gate.register_forward_hook(lambda module, args, output: seen.append([output[0]]))
         tap.module.register_forward_pre_hook(lambda module, args: seen[-1].extend(args[1:3]))
     with torch.no_grad(), replay(model, random_routings(model, missing=False)):
         model(input_ids=ids, attention_mask=mask, use_cache=False)
-    assert len(seen) == len(routecap.transformers.find(model))
+    assert len(seen) == len(routecap_transformers.find(model))
     for logits, experts, weights in seen:
         assert torch.allclose(weights.float(), weigh(logits, experts).float(), atol=1e-6)
 
@@ -296,7 +296,7 @@ def test_an_expert_in_a_masked_group_has_the_weight_of_a_masked_one():
     model = model_of("deepseek_v2", n_group=4, topk_group=1, topk_method="group_limited_greedy")
     ids, mask = batch()
     weights = []
-    for tap in routecap.transformers.find(model):
+    for tap in routecap_transformers.find(model):
         tap.module.register_forward_pre_hook(lambda module, args: weights.append(args[2]))
     with (
         torch.no_grad(),
@@ -475,7 +475,7 @@ def test_a_model_that_is_checkpointed_as_a_whole_is_refused_in_backward():
 
 def test_what_became_of_the_rows_is_counted():
     model = model_of("qwen3_moe")
-    taps = routecap.transformers.find(model)
+    taps = routecap_transformers.find(model)
     ids, mask = batch()
     with torch.no_grad():
         _, routed = forward(model, ids, mask)
@@ -540,7 +540,7 @@ def test_each_pass_is_reported_by_itself():
     """Routings in the wrong order hid in the agreement of all passes: 0.6, where theirs was 0.3."""
     model = model_of("mixtral")
     ids, mask = batch()
-    taps = routecap.transformers.find(model)
+    taps = routecap_transformers.find(model)
     with torch.no_grad():
         _, routed = forward(model, ids, mask)
         own = [

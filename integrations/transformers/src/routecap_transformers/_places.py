@@ -20,7 +20,7 @@ from routecap.adapter import option_values
 from ._names import CACHE, TOKENS, expect, expect_parameters, of_transformers
 from ._versions import KNOWN, Options, is_checked, number
 
-logger = logging.getLogger("routecap.transformers")
+logger = logging.getLogger("routecap_transformers")
 
 CALLED = ("generate", "prepare_inputs_for_generation")
 PREPARES = ("_get_logits_processor", "_get_stopping_criteria")
@@ -92,7 +92,7 @@ def look() -> tuple[list[str], dict[str, str]]:
 def _why(release: str, fits: Sequence[str], bad: dict[str, str]) -> str:
     lines = [
         f"routecap knows transformers {KNOWN}, and this is {release}. Of the places that"
-        f" routecap.transformers hooks and reads, {len(fits)} of {len(fits) + len(bad)} fit."
+        f" routecap_transformers hooks and reads, {len(fits)} of {len(fits) + len(bad)} fit."
     ]
     if bad:
         lines += ["These do not fit:", *(f"  {place}: {why}" for place, why in bad.items())]

@@ -4,7 +4,8 @@ pass over the finished sequences.
 
 import numpy as np
 import pytest
-import routecap.transformers
+import routecap
+import routecap_transformers
 import torch
 from families import EXPERTS, FAMILIES, K, PAD, VOCABULARY, Witness, make, make_of, rows_of
 from routecap import Provenance
@@ -23,7 +24,7 @@ def sorted_ids(routing: routecap.Routing) -> np.ndarray:
 def test_every_row_of_a_left_padded_generation_is_what_the_routers_chose(family: str) -> None:
     model, layers = make(family), FAMILIES[family][1]
     k = 1 if family == "llama4_text" else K
-    with routecap.transformers.attach(model) as capture, Witness(model, k) as witness:
+    with routecap_transformers.attach(model) as capture, Witness(model, k) as witness:
         out = model.generate(
             input_ids=PROMPTS,
             attention_mask=MASK,
@@ -48,7 +49,7 @@ def test_every_row_of_a_left_padded_generation_is_what_the_routers_chose(family:
         )  # six tokens more, the last of which was never routed
         assert (sorted_ids(routing) == rows.numpy()).all()
     with (
-        routecap.transformers.attach(model) as capture,
+        routecap_transformers.attach(model) as capture,
         Witness(model, k) as witness,
         torch.no_grad(),
     ):
@@ -68,7 +69,7 @@ def test_every_row_of_a_left_padded_generation_is_what_the_routers_chose(family:
 
 def test_zero_experts_are_experts() -> None:
     model = make("longcat_flash")
-    with routecap.transformers.attach(model) as capture, torch.no_grad():
+    with routecap_transformers.attach(model) as capture, torch.no_grad():
         model(input_ids=torch.randint(3, 100, (4, 24), generator=torch.Generator().manual_seed(1)))
         ids = np.concatenate([routing.ids() for routing in capture.take()])
     assert ids.max() >= EXPERTS
@@ -92,7 +93,7 @@ def test_a_token_that_skips_the_experts_of_zaya_has_an_id_of_its_own() -> None:
                 {layer: output[0].softmax(-1) + module.balancing_biases}
             )
         )
-    with routecap.transformers.attach(model) as capture, torch.no_grad():
+    with routecap_transformers.attach(model) as capture, torch.no_grad():
         model(input_ids=torch.randint(3, 100, (1, 64), generator=torch.Generator().manual_seed(1)))
         [routing] = capture.take()
     assert [tap.experts for tap in capture.taps] == [EXPERTS + 1] * 4

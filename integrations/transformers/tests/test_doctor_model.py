@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import routecap.transformers
+import routecap
+import routecap_transformers
 import torch
 from routecap import doctor
 from routecap.command import main
@@ -15,8 +16,8 @@ from routecap.doctor._case import of_array
 from routecap.models import describe
 from transformers import AutoModelForCausalLM
 
-WEIGHTS = Path(__file__).parents[4] / "examples" / "model" / "weights"
-TEXT = (Path(__file__).parents[4] / "LICENSE").read_bytes()
+WEIGHTS = Path(__file__).parents[3] / "examples" / "model" / "weights"
+TEXT = (Path(__file__).parents[3] / "LICENSE").read_bytes()
 PROMPTS = [TEXT[:300], TEXT[1000:1240], TEXT[:120] + TEXT[2000:2100]]
 
 
@@ -26,7 +27,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     model = AutoModelForCausalLM.from_pretrained(WEIGHTS).eval()
     tokens = {}
-    with routecap.transformers.attach(model) as capture:
+    with routecap_transformers.attach(model) as capture:
         for number, prompt in enumerate(PROMPTS):
             out = model.generate(
                 input_ids=torch.tensor([list(prompt)]),
@@ -103,7 +104,7 @@ def test_of_real_texts_nothing_is_found_and_no_shift_is_missed() -> None:
     told = 0
     for first in range(0, len(TEXT) - 600, 1000):
         tokens = list(TEXT[first : first + 150 + first % 7 * 60])
-        with routecap.transformers.attach(model) as capture, torch.no_grad():
+        with routecap_transformers.attach(model) as capture, torch.no_grad():
             model(input_ids=torch.tensor([tokens]), use_cache=False)
             [routing] = capture.take()
         ids = routing.ids(np.int16)

@@ -1,7 +1,7 @@
 """What capture adds to a decode step of transformers, in which each sequence of a batch gets a
 token.
 
-    python3 tests/bench/transformers.py [cpu|cuda] [--experts NAME] [--json FILE]
+    python3 integrations/transformers/tests/bench.py [cpu|cuda] [--experts NAME] [--json FILE]
 
 cpu: a small model, decoded eagerly by `generate`. cuda: a model of 1.2 billion parameters in
 bfloat16 with a static cache, its decode step a CUDA graph: one was captured with the hooks
@@ -40,7 +40,7 @@ from interval import estimate
 from machine import commit, processor
 
 from routecap import Routing
-from routecap.transformers import attach, find
+from routecap_transformers import attach, find
 
 SIZES = {
     "cpu": {

@@ -16,7 +16,7 @@ import torch
 from families import CACHE, RESET_EMPTIES, VERSION, VOCABULARY, Witness, make, rows_of
 from routecap import Routing
 from routecap.replay.transformers import attach as replay_in
-from routecap.transformers import attach
+from routecap_transformers import attach
 from torch import nn
 from transformers import (
     ContinuousBatchingConfig,
@@ -394,7 +394,7 @@ class Proxy:
 def test_an_attribute_of_continuous_batching_that_was_renamed(
     model: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import routecap.transformers._follow as adapter
+    import routecap_transformers._follow as adapter
 
     prompt = PADDED[1].tolist()
     config = GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=2, pad_token_id=0)

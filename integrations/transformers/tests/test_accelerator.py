@@ -12,7 +12,7 @@ import routecap
 import torch
 from families import CACHE, EXPERTS, K, VOCABULARY, make
 from routecap.torch import Capturer
-from routecap.transformers import find
+from routecap_transformers import find
 from transformers import DynamicCache
 
 REQUESTS, PROMPT, STEPS = 3, 9, 12

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from routecap import experts
-from routecap.transformers import attach
+from routecap_transformers import attach
 
-HERE = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def texts(folder, count, width):
@@ -129,11 +129,11 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=HERE / "model/weights")
+    parser.add_argument("model", nargs="?", default=ROOT / "examples/model/weights")
     parser.add_argument("--keep", type=int, default=12)
     arguments = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
-    every = texts(HERE.parent / "docs", 96, 256)
+    every = texts(ROOT / "docs", 96, 256)
     ours, hooks, routings = measured(model, every[:64])
     used = experts.usage(routings)
     print(f"{used.texts} texts; experts with at most 100 tokens: {used.at_most(100).sum()}")

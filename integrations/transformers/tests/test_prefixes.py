@@ -8,7 +8,7 @@ import pytest
 import routecap
 import torch
 from families import CACHE, make
-from routecap.transformers import attach
+from routecap_transformers import attach
 from test_sequences import alone
 from transformers import DynamicCache, StaticCache
 

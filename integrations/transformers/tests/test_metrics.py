@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from families import CACHE, make
-from routecap.transformers import attach
+from routecap_transformers import attach
 from routecap_testing.scraping import chosen, counted, free_port, scrape, taken_port, wait_for_all
 
 pytest.importorskip("prometheus_client")

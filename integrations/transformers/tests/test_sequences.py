@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import routecap
-import routecap.transformers
+import routecap_transformers
 import torch
 from families import (
     CACHE,
@@ -25,7 +25,7 @@ from families import (
     make,
     rows_of,
 )
-from routecap.transformers import Capture, attach
+from routecap_transformers import Capture, attach
 from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
 
 PROMPTS = torch.tensor([[0, 0, 0, 11, 12, 13], [21, 22, 23, 24, 25, 26]])

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import routecap
-from routecap.transformers import attach
+from routecap_transformers import attach
 
 PAD = 0
 

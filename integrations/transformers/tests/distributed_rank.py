@@ -15,7 +15,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
-import routecap.transformers
+import routecap_transformers
 import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
@@ -33,7 +33,7 @@ def main(folder: str, settings: dict[str, Any]) -> dict[str, Any]:
     experts = [each for name, each in model.named_modules() if name.endswith("mlp.experts")]
     said: dict[str, Any] = {"rank": rank, "own": [each.num_experts for each in experts]}
     try:
-        capture = routecap.transformers.attach(model)
+        capture = routecap_transformers.attach(model)
     except ValueError as refusal:
         return said | {"refused": str(refusal)}
     seen: list[dict[int, np.ndarray]] = []

@@ -1,6 +1,6 @@
 """Capture from models of Hugging Face transformers, without a patch:
 
-    with routecap.transformers.attach(model) as capture:
+    with routecap_transformers.attach(model) as capture:
         out = model.generate(**inputs, max_new_tokens=64)
         routings = capture.take()                               # one Routing for each row of `out`
 

@@ -19,7 +19,7 @@ from torch import nn
 import routecap
 from routecap.adapter import HeldIds, in_backward
 
-from ..metrics import Server, serve_rank
+from routecap.metrics import Server, serve_rank
 from . import _ledger, _ops
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
@@ -28,7 +28,7 @@ from ._sequences import Content, length_of, take_out
 from ._taps import Tap, expect_model, find, in_order, stack_of
 from ._inputs import inputs_of
 
-logger = logging.getLogger("routecap.transformers")
+logger = logging.getLogger("routecap_transformers")
 
 _ROWS, _SLOTS = 16384, 8
 
@@ -56,7 +56,7 @@ def attach(
             filled are missing.
         metrics_port: Count how often each expert is chosen, and serve that to Prometheus on
             127.0.0.1, at this port and the rank of torch.distributed. If it cannot be, the logger
-            "routecap.transformers" says why. `routecap.metrics.serve(capture.capturer)` has more
+            "routecap_transformers" says why. `routecap.metrics.serve(capture.capturer)` has more
             to choose. Default: no.
         unchecked: Capture in a release of transformers that routecap was not checked with, if that
             has all places that are hooked and read. Default: what the environment says in
@@ -76,7 +76,7 @@ def attach(
         for tap in (taps := list(taps)):
             if not isinstance(tap, Tap):
                 raise TypeError(
-                    f"attach() got {type(tap).__name__} among its taps: give routecap.transformers.Tap,"
+                    f"attach() got {type(tap).__name__} among its taps: give routecap_transformers.Tap,"
                     " or some of those of find(model)"
                 )
         if not taps:
@@ -130,7 +130,7 @@ class Capture(Followed):
             if tap.module in _tapped:
                 raise RuntimeError(
                     f"{tap.name} is captured already: detach that capture first, by its detach() or"
-                    " by routecap.transformers.detach(model)"
+                    " by routecap_transformers.detach(model)"
                 )
         self._devices = [_device_of(tap.module) for tap in taps]
         self._device = next(
@@ -605,7 +605,7 @@ class Capture(Followed):
         state = "attached" if self.attached else "detached"
         state += f", {self.unchecked}" if self.unchecked else ""
         return (
-            f"<routecap.transformers.Capture, {state},"
+            f"<routecap_transformers.Capture, {state},"
             f" {sum(len(batch.requests) for batch in self._batches)} sequences, of"
             f" {self.capturer!r}>"
         )

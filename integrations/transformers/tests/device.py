@@ -1,7 +1,7 @@
 """Capture on a GPU: families eager and in CUDA graphs with a static cache, generate compiled around
 one, continuous batching, training.
 
-    PYTHONPATH=FOLDER_OF_THE_UNPACKED_WHEEL python3 bindings/python/tests/transformers/device.py [cuda]
+    PYTHONPATH=FOLDER_OF_THE_UNPACKED_WHEEL python3 integrations/transformers/tests/device.py [cuda]
 
 with torch and transformers. Every id is compared with what plain hooks copy from the routers, in
 the same forward pass or, where a hook would change what is compiled, in one over the finished
@@ -32,7 +32,7 @@ from families import (
     make,
     rows_of,
 )
-from routecap.transformers import attach
+from routecap_transformers import attach
 from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"

@@ -18,7 +18,7 @@ import pytest
 import torch
 from families import CACHE, EXPERTS, FAMILIES, PAD, RESET_EMPTIES, VOCABULARY, K, make
 from routecap.replay.transformers import attach as replay_in
-from routecap.transformers import attach
+from routecap_transformers import attach
 from transformers import DynamicCache, StaticCache
 
 MIXED = ["qwen3_moe", "mixtral", "olmoe", "deepseek_v3", "gpt_oss", "longcat_flash"]

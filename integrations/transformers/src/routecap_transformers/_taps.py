@@ -27,7 +27,7 @@ from torch import nn
 
 import routecap
 
-from ..models import Description, describe
+from routecap.models import Description, describe
 
 Ids = Callable[[tuple[Any, ...], dict[str, Any], Any], torch.Tensor]
 
