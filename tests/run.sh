@@ -280,7 +280,7 @@ go|default|0.5|package_of go
 docs|default|0.2|bash tests/docs/check.sh
 replay|default|0.5|bash examples/replay/check.sh $prefix
 routing|default|0.5|routing
-trainers|default|0.4|bash bindings/python/tests/replay/check.sh --library $prefix
+trainers|default|0.4|bash integrations/replay/check.sh --library $prefix
 engines|default|0.3|engines
 html|default|0.5|bash examples/html/check.sh
 installed-tree|default|0.1|installed_tree
@@ -311,9 +311,9 @@ more-transformers|full|9|bash integrations/transformers/check.sh --full $prefix
 every-transformers|full|60|bash integrations/transformers/releases.sh --library $prefix
 newest|full|1|newest
 site|full|2|bash tests/docs/check.sh --site
-every-trainer|full|9|bash bindings/python/tests/replay/check.sh --full --library $prefix
+every-trainer|full|9|bash integrations/replay/check.sh --full --library $prefix
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
-whole-ways|full|9|bash examples/trainers/check.sh
+whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
 llama-server|full|1|bash examples/llama_server/check.sh

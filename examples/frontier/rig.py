@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import routecap.models
-import routecap.replay.transformers
+import routecap_replay.transformers
 import routecap_transformers
 import torch
 from torch import nn
@@ -158,7 +158,7 @@ class Rig:
         self.decoder = decode.decoder(
             self.engine, setting.answers, task.prompt, task.answer, how, self.capture
         )
-        self.replay = routecap.replay.transformers.attach(self.trainer.model)
+        self.replay = routecap_replay.transformers.attach(self.trainer.model)
         self.evaluator = decode.decoder(
             self.trainer.model, setting.held_out, task.prompt, task.answer, how, None
         )

@@ -24,7 +24,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # its engine is in
 import numpy as np
 import routecap
 import routecap.models
-import routecap.replay.transformers
+import routecap_replay.transformers
 import torch
 
 from .base import held_out
@@ -63,7 +63,7 @@ def side_of(setting: Setting, base: Path, device: str) -> Side:
     trainer.load(torch.load(base, map_location=device), weights_alone=True)
     described = routecap.models.describe(trainer.model.config).settings()
     taps = {name: described[name] for name in ("layer_map", "layer_experts", "k")}
-    replay = routecap.replay.transformers.attach(trainer.model)
+    replay = routecap_replay.transformers.attach(trainer.model)
     return Side(setting, device, trainer, taps, replay)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import megatron_on_cpu  # before anything imports megatron
 import routecap
-import routecap.replay.megatron
+import routecap_replay.megatron
 import torch
 from rollouts import Padded, Rollout
 
@@ -72,7 +72,7 @@ def route(
         weights["model.embed_tokens.weight"],
         gates,
     )
-    replay = routecap.replay.megatron.attach(model)
+    replay = routecap_replay.megatron.attach(model)
     plan = routecap.Plan(
         [len(rollout.tokens) for rollout in rollouts], layers=layers, k=taps["k"], experts=max(taps["layer_experts"]), layout="padded_right",
         sequence_first=True, context="zigzag", context_size=RANKS, context_rank=rank, dtype="uint8", lost="error",

@@ -11,7 +11,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 import measure
 import routecap
-import routecap.replay.megatron
+import routecap_replay.megatron
 import torch
 from rollouts import Padded, Rollout, Step, take_step
 
@@ -68,7 +68,7 @@ def train(
     model = model_of(config_of(hf, sequence_parallel=divided, **parallel), hf)
     take_weights(model, weights, hf)
     model.to(device)
-    replay = routecap.replay.megatron.attach(model, agreement=True)
+    replay = routecap_replay.megatron.attach(model, agreement=True)
 
     # A rank's plan: which token each of its rows is. Megatron has rows [width, samples], of which
     # it gives each rank an interval of columns.

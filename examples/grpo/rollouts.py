@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import routecap
 import routecap.models
-import routecap.replay
+import routecap_replay
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "replay"))
@@ -157,7 +157,7 @@ class Step:
     gaps: np.ndarray  # of each generated token
     objective: float  # mean of the generated tokens
     gradient: float  # its norm
-    report: routecap.replay.Report | None
+    report: routecap_replay.Report | None
 
     def line(self) -> str:
         of_rows = ""

@@ -5,7 +5,7 @@ import pytest
 import routecap
 import torch
 from rollouts import Padded, Rollout, Step, failures, measure, routed_otherwise
-from routecap.replay import LayerReport, Report
+from routecap_replay import LayerReport, Report
 
 EXPERTS, K = 8, 2
 

@@ -10,7 +10,7 @@ from typing import Any
 import measure
 import numpy as np
 import routecap
-import routecap.replay.transformers
+import routecap_replay.transformers
 import routecap_transformers
 import torch
 import transformers
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str, Step], 
         measure.SHIFTED: [measure.shifted(each) for each in routings],
         measure.CAPTURED: routings,
     }
-    with routecap.replay.transformers.attach(trainer, agreement=True) as replay:
+    with routecap_replay.transformers.attach(trainer, agreement=True) as replay:
         steps = {
             name: step_of(name, trainer, replay, rollouts, sources)
             for name, sources in given.items()

@@ -26,7 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import routecap
-import routecap.replay.transformers
+import routecap_replay.transformers
 import routecap_transformers
 import torch
 import transformers
@@ -134,7 +134,7 @@ def compare(model: Any, generation: Generation, replayed: str, name: str, batch:
     }[replayed]
     executed, kl, gap = [], [], []
     with (
-        routecap.replay.transformers.attach(model) as replay,
+        routecap_replay.transformers.attach(model) as replay,
         routecap_transformers.attach(model) as capture,
     ):
         for first in range(0, len(generation.tokens), batch):

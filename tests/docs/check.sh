@@ -54,6 +54,7 @@ matrix_is_current() {
     local copy=$build/matrix file
     rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/bindings/python/src" "$copy/examples" &&
         cp docs/matrix.* docs/conform.md "$copy/docs" && cp -r bindings/python/src/routecap "$copy/bindings/python/src" &&
+        cp -r integrations "$copy" &&
         cp -r examples/llama_cpp examples/llama_server "$copy/examples" && python3 docs/matrix.py --check || return 1
     # In the copy all runs are of the adapters as they are.
     python3 - "$copy/docs" << 'END' && python3 "$copy/docs/matrix.py" || return 1
@@ -70,9 +71,9 @@ END
 # The table of trainers says what their runs and those of engines say, and nothing else.
 trainers_are_current() {
     local copy=$build/trainers_page
-    rm -rf "$copy" && mkdir -p "$copy/docs/guides" && cp docs/trainers.* docs/matrix.json "$copy/docs" &&
-        cp docs/guides/trainers.md "$copy/docs/guides" && python3 "$copy/docs/trainers.py" --check || return 1
-    sed -i 's/"wrong": 0/"wrong": 1/' "$copy/docs/trainers.json" && ! python3 "$copy/docs/trainers.py" --check
+    rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/integrations/replay" && cp docs/matrix.json "$copy/docs" &&
+        cp integrations/replay/trainers.* "$copy/integrations/replay" && python3 integrations/replay/trainers.py --check || return 1
+    sed -i 's/"wrong": 0/"wrong": 1/' "$copy/integrations/replay/trainers.json" && ! python3 "$copy/integrations/replay/trainers.py" --check
 }
 short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 # Lines end at 100 columns; tables and links may be longer.

@@ -32,14 +32,13 @@ from pip._vendor.packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEN = Path(__file__).with_name("seen.json")
-ADAPTERS = ROOT / "bindings/python/src/routecap"
 
 ENGINES = {
     "transformers": "integrations/transformers/releases.sh",
     "vllm": "tests/vllm_engine/release.sh",
     "sglang": "integrations/sglang/check.sh",
 }
-"""What checks a release that it is given. The adapter has the engine's name."""
+"""What checks a release that it is given."""
 TRAINERS = ("verl", "skyrl", "openrlhf", "torchtitan", "nemo-automodel", "areal", "trl")
 
 
@@ -92,7 +91,8 @@ def stated(engine: str) -> Stated:
     releases: set[str] = set()
     begins: set[str] = set()
     ranges: list[tuple[str, str]] = []
-    for file in sorted((ADAPTERS / engine).glob("*.py")):
+    adapter = ROOT / "integrations" / engine / "src" / f"routecap_{engine}"
+    for file in sorted(adapter.glob("*.py")):
         values = _assigned(file)
         releases.update(_texts(values.get("RELEASES")))
         for name in ("MODULES", "_KNOWN"):
@@ -102,7 +102,7 @@ def stated(engine: str) -> Stated:
             ranges.append((_number(values["FIRST"]), _number(values["LAST"])))
     if not (releases or begins or ranges):
         raise Untold(
-            f"{ADAPTERS / engine} states no releases: RELEASES, FIRST and LAST, MODULES or _KNOWN"
+            f"{adapter} states no releases: RELEASES, FIRST and LAST, MODULES or _KNOWN"
             " were looked for"
         )
     return Stated(frozenset(releases), frozenset(begins), tuple(ranges))

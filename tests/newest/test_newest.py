@@ -81,7 +81,8 @@ class Newest(unittest.TestCase):
             for release, needs in releases.items():
                 wheel(folder, name, release, needs)
         for path, text in ADAPTERS.items():
-            self.put("bindings/python/src/routecap/" + path, text)
+            engine, module = path.split("/")
+            self.put(f"integrations/{engine}/src/routecap_{engine}/{module}", text)
         for path, text in CHECKS.items():
             self.put(path, text)
         self.put("tests/newest/seen.json", "{}")
@@ -151,7 +152,7 @@ class Newest(unittest.TestCase):
 
     def test_what_cannot_be_told_is_said_and_no_success(self) -> None:
         shutil.rmtree(self.index / "simple/trl")
-        self.put("bindings/python/src/routecap/vllm/_by_slot.py", "RELEASE = ('0.33.0',)\n")
+        self.put("integrations/vllm/src/routecap_vllm/_by_slot.py", "RELEASE = ('0.33.0',)\n")
         wheel(self.index / "simple/torchtitan", "torchtitan", "0.4.0", ["sglang==9.9"])
         status, lines = self.run_it()
         self.assertEqual(status, 2)

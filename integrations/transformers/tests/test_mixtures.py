@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from families import CACHE, EXPERTS, FAMILIES, PAD, RESET_EMPTIES, VOCABULARY, K, make
-from routecap.replay.transformers import attach as replay_in
+from routecap_replay.transformers import attach as replay_in
 from routecap_transformers import attach
 from transformers import DynamicCache, StaticCache
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from families import CACHE, RESET_EMPTIES, VERSION, VOCABULARY, Witness, make, rows_of
 from routecap import Routing
-from routecap.replay.transformers import attach as replay_in
+from routecap_replay.transformers import attach as replay_in
 from routecap_transformers import attach
 from torch import nn
 from transformers import (
@@ -64,7 +64,7 @@ def renamed_for_routecap(owner: Any, name: str) -> Any:
     own = vars(owner).pop(name, missing)
 
     def get(self: Any) -> Any:
-        if sys._getframe(1).f_globals["__name__"].partition(".")[0] == "routecap":
+        if sys._getframe(1).f_globals["__name__"].partition(".")[0] == "routecap_transformers":
             raise AttributeError(f"{kind.__name__} has no attribute {name!r}")
         held = vars(self).get("_" + name, missing)
         return getattr(super(copied, self), name) if held is missing else held

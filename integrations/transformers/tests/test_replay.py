@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import routecap
-import routecap.replay.transformers
+import routecap_replay.transformers
 import routecap_transformers
 import torch
 from families import EXPERTS as E, FAMILIES, K, checkpoint, make as model_of
-from routecap.replay import ReplayError
+from routecap_replay import ReplayError
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 LENGTHS = [9, 5, 7]
@@ -20,7 +20,7 @@ REPLAYED = [family for family in FAMILIES if family != "phimoe"]  # it chooses b
 
 @contextmanager
 def replay(model, routings):
-    with routecap.replay.transformers.attach(model) as attached, attached(routings):
+    with routecap_replay.transformers.attach(model) as attached, attached(routings):
         yield attached
 
 
@@ -422,7 +422,7 @@ def test_micro_batches_may_go_backward_in_any_order_after_the_replay(reentrant):
     checkpoint(model, use_reentrant=reentrant)
     model.enable_input_require_grads()
     model.train()
-    with routecap.replay.transformers.attach(model) as attached:
+    with routecap_replay.transformers.attach(model) as attached:
         losses = [loss_of(model, attached, each) for each in routings]
         live = model(
             input_ids=batch()[0], use_cache=False
@@ -444,7 +444,7 @@ def test_two_passes_in_one_backward_are_told_apart():
     expected = [gradients(model, each) for each in routings]
     checkpoint(model, use_reentrant=False)
     model.train()
-    with routecap.replay.transformers.attach(model) as attached:
+    with routecap_replay.transformers.attach(model) as attached:
         model.zero_grad()
         sum(loss_of(model, attached, each) for each in routings).backward()
     for name, parameter in model.named_parameters():
@@ -459,7 +459,7 @@ def test_a_model_that_is_checkpointed_as_a_whole_is_refused_in_backward():
     ids, mask = batch()
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
     with (
-        routecap.replay.transformers.attach(model) as attached,
+        routecap_replay.transformers.attach(model) as attached,
         attached(everywhere(model, [5, 2])),
     ):
         run = lambda inputs: (
@@ -489,7 +489,7 @@ def test_what_became_of_the_rows_is_counted():
                 rows, experts=E, valid=valid, layer_map=[tap.layer for tap in taps]
             )
         )
-    with torch.no_grad(), routecap.replay.transformers.attach(model, agreement=True) as attached:
+    with torch.no_grad(), routecap_replay.transformers.attach(model, agreement=True) as attached:
         for _ in range(2):
             with attached(routings):
                 _, executed = forward(model, ids, mask)
@@ -507,7 +507,7 @@ def test_what_became_of_the_rows_is_counted():
 def test_agreement_is_that_of_each_layer():
     model = model_of("qwen3_moe")
     ids, mask = batch()
-    with torch.no_grad(), routecap.replay.transformers.attach(model, agreement=True) as attached:
+    with torch.no_grad(), routecap_replay.transformers.attach(model, agreement=True) as attached:
         _, routed = forward(model, ids, mask)
         with attached(everywhere(model, [6, 1])):
             forward(model, ids, mask)
@@ -528,7 +528,7 @@ def test_a_routers_rows_are_taken_once():
     block = model.model.layers[1].mlp
     with (
         torch.no_grad(),
-        routecap.replay.transformers.attach(model) as attached,
+        routecap_replay.transformers.attach(model) as attached,
         attached(everywhere(model, [6, 1])),
     ):
         block.register_forward_hook(lambda module, args, output: module.forward(*args))
@@ -549,7 +549,7 @@ def test_each_pass_is_reported_by_itself():
             )
             for row in range(len(LENGTHS))
         ]
-        with routecap.replay.transformers.attach(model, agreement=True) as attached:
+        with routecap_replay.transformers.attach(model, agreement=True) as attached:
             for routings in (own, own[::-1], own):
                 with attached(routings):
                     forward(model, ids, mask)
@@ -566,7 +566,7 @@ def test_a_block_in_which_nothing_was_replayed_raises():
     """A forward outside of the block was routed live, and nothing said so."""
     model = model_of("mixtral")
     ids, mask = batch()
-    with torch.no_grad(), routecap.replay.transformers.attach(model) as attached:
+    with torch.no_grad(), routecap_replay.transformers.attach(model) as attached:
         with pytest.raises(ReplayError, match="no forward pass was replayed inside the with block"):
             with attached(everywhere(model, [6, 1])):
                 pass
@@ -596,7 +596,7 @@ def test_a_block_in_which_nothing_was_replayed_raises():
 def test_what_are_no_routings_is_refused_in_the_caller_s_language(given, sentence):
     model = model_of("mixtral")
     with (
-        routecap.replay.transformers.attach(model) as attached,
+        routecap_replay.transformers.attach(model) as attached,
         pytest.raises(TypeError, match=sentence),
         attached(given(everywhere(model, [6, 1])[0])),
     ):

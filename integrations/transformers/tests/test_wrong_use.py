@@ -14,7 +14,7 @@ import routecap
 import torch
 from families import CACHE, Witness, make, rows_of
 from routecap import Missing, Status
-from routecap.replay.transformers import attach as replay_in
+from routecap_replay.transformers import attach as replay_in
 from routecap_transformers import Tap, attach, detach, find
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config

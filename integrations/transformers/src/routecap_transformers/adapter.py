@@ -1,4 +1,4 @@
-"""What others need to follow models of transformers as a capture does: `routecap.replay`."""
+"""What others need to follow models of transformers as a capture does: `routecap_replay`."""
 
 from ._inputs import Inputs, cached_columns, inputs_of, runs_of
 from ._places import expect_known

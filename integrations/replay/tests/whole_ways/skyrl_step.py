@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import routecap.replay.megatron
+import routecap_replay.megatron
 import torch
 from judge import judge, trainer_of
 
@@ -38,7 +38,7 @@ def main(folder: Path) -> int:
         make_router_padding_mask,
     )
 
-    replay = routecap.replay.megatron.attach(model)
+    replay = routecap_replay.megatron.attach(model)
     batch = pickle.loads((folder / "batch").read_bytes())
     captured = batch["rollout_expert_indices"]
     tokens, attention, _, _, mask, engine, rows, _ = convert_prompts_responses_to_batch_tensors(
@@ -87,7 +87,7 @@ def main(folder: Path) -> int:
         yield
         skyrl.setup_per_microbatch_replay_backward()
 
-    def report() -> routecap.replay.Report:
+    def report() -> routecap_replay.Report:
         skyrl.clear_router_replay()
         return replay.report()
 

@@ -16,7 +16,7 @@ os.environ["ROUTECAP_VERL"] = "1"
 verl = plugin.load()  # as verl does when it is imported: before it has imported what is replaced
 assert not any(name.startswith(("verl.", "megatron.")) for name in sys.modules)
 
-from routecap.replay import ReplayError
+from routecap_replay import ReplayError
 from small import EXPERTS, K, Seen, config_of, experts_of, model_of, on_two_ranks
 from verl_steps import jagged, prepare, replayed
 
@@ -125,7 +125,7 @@ def test_what_verl_renamed_is_named(utils, monkeypatch, tmp_path):
     (tmp_path / "verl" / "utils").mkdir(parents=True)
     (tmp_path / "verl" / "__init__.py").touch()
     ran = subprocess.run(
-        [sys.executable, "-c", "import routecap.replay.verl"],
+        [sys.executable, "-c", "import routecap_replay.verl"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"},
         capture_output=True,
         text=True,

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).resolve().parents[1] / each) for each in ("", "grpo")]
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
+sys.path += [str(EXAMPLES), str(EXAMPLES / "grpo")]
 import megatron_on_cpu  # before anything imports megatron
 import torch
 from transformers import AutoModelForCausalLM
@@ -70,7 +71,7 @@ def judge(
     report: Callable[[], Any],
     replayed_at_the_end: int,
 ) -> int:
-    """Make the step, print what was compared, write it to FOLDER/result.json for docs/trainers.py,
+    """Make the step, print what was compared, write it to FOLDER/result.json for ../../trainers.py,
     and return 1 if something is not as it has to be.
 
     trainer: The package. tokens: Of each sequence. rows: [tokens, layers, k] of all of them, without meaning for the last

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from routecap.replay.torchtitan import attach
+from routecap_replay.torchtitan import attach
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore

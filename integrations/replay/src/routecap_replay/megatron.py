@@ -1,6 +1,6 @@
 """Replay in Megatron-Core 0.16 to 0.19, whatever parallelism and recompute it runs with.
 
-    replay = routecap.replay.megatron.attach(model)         # a model, or its virtual stages
+    replay = routecap_replay.megatron.attach(model)         # a model, or its virtual stages
 
     def forward_step(data_iterator, model):
         batch = next(data_iterator)
@@ -10,7 +10,7 @@
 
 It stands in for each router's own `RouterReplay`, and needs no `moe_enable_routing_replay`. Where
 that is set, `RouterReplay.set_replay_data` and `set_target_indices` give rows, too, so a trainer
-that calls these gains what `routecap.replay` promises, with its global action REPLAY_FORWARD or
+that calls these gains what `routecap_replay` promises, with its global action REPLAY_FORWARD or
 REPLAY_BACKWARD alike. RECORD works as before.
 
 Layers are counted from 0 through the whole decoder, as in `Routing.layer_map`; Megatron's

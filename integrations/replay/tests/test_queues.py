@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 import routecap
-import routecap.replay.slime
+import routecap_replay.slime
 import torch
-from routecap.replay import ReplayError
+from routecap_replay import ReplayError
 
 from small import K, LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
 
@@ -144,9 +144,9 @@ def trainer(request, monkeypatch):
     for name in ("miles", "miles.utils", "miles.utils.replay_base"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield request.param(monkeypatch)
-    for _, replay in routecap.replay.slime._replays.values():
+    for _, replay in routecap_replay.slime._replays.values():
         replay.detach()
-    routecap.replay.slime._replays.clear()
+    routecap_replay.slime._replays.clear()
 
 
 class Patched:
@@ -186,7 +186,7 @@ def test_a_step_takes_each_entry_once_and_recompute_none(trainer):
     batches[1].rows[2] = batches[1].rows[2].to(torch.int32).index_fill(0, torch.arange(4), -1)
     batches[2].rows[3] = torch.zeros_like(batches[2].rows[3])
     fill(queues, batches)
-    routecap.replay.slime.before_log_prob(None, [model], "")
+    routecap_replay.slime.before_log_prob(None, [model], "")
     trainer.stage("replay_forward")
     with torch.no_grad():
         for batch in batches:
@@ -194,14 +194,14 @@ def test_a_step_takes_each_entry_once_and_recompute_none(trainer):
     for queue in queues.values():
         assert queue.forward_index == 3
         queue.forward_index = queue.backward_index = 0  # as they do between the two
-    routecap.replay.slime.before_train_step(None, 0, 0, [model], None, None)
+    routecap_replay.slime.before_train_step(None, 0, 0, [model], None, None)
     losses = []
     for batch in batches:
         losses.append(batch.through(model).sum())
     trainer.stage("replay_backward")
     for number in (1, 0, 2):
         losses[number].backward()
-    replay = routecap.replay.slime.replay_of([model])
+    replay = routecap_replay.slime.replay_of([model])
     forward, again = seen.maps(), seen.maps(again=True)
     for layer, queue in queues.items():
         assert queue.forward_index == queue.backward_index == 3
@@ -227,9 +227,9 @@ def test_queues_that_are_not_those_of_the_model_are_refused(trainer):
     model, _ = queued(trainer)
     trainer.queue() if isinstance(trainer, Slime) else trainer.manager.replays.pop()
     with pytest.raises(ReplayError, match="queues"):
-        routecap.replay.slime.before_log_prob(None, [model], "")
+        routecap_replay.slime.before_log_prob(None, [model], "")
     with pytest.raises(ReplayError, match="no queues"):
-        routecap.replay.slime.before_log_prob(None, [model_of(config_of())], "")
+        routecap_replay.slime.before_log_prob(None, [model_of(config_of())], "")
 
 
 def renamed(monkeypatch, thing, name):
@@ -260,9 +260,9 @@ def test_what_slime_or_miles_renamed_is_named(trainer, monkeypatch):
         with monkeypatch.context() as patch:
             renamed(patch, thing, name)
             with pytest.raises(ReplayError, match=rf"\b{name}\b"):
-                routecap.replay.slime.before_log_prob(None, [model], "")
+                routecap_replay.slime.before_log_prob(None, [model], "")
     trainer.stage("replay_of_forward")
-    routecap.replay.slime.before_log_prob(None, [model], "")
+    routecap_replay.slime.before_log_prob(None, [model], "")
     with pytest.raises(ReplayError, match="'replay_of_forward' is no stage"):
         MicroBatch(1).through(model)
 
@@ -279,13 +279,13 @@ def test_of_slimes_environment_and_of_its_order_another_name_is_said(trainer, mo
     with monkeypatch.context() as patch:
         patch.setattr(trainer.module, "get_routing_replay_compute_topk", of_another_environment)
         with pytest.raises(ReplayError, match="ENABLE_ROUTING_REPLAY, ROUTING_REPLAY_STAGE"):
-            routecap.replay.slime.before_log_prob(None, [model], "")
+            routecap_replay.slime.before_log_prob(None, [model], "")
     monkeypatch.setattr(trainer.module, "ORDERED_TOPK_ROUTER", None, raising=False)
     with pytest.raises(ReplayError, match="no _capture_ordered_topk"):
-        routecap.replay.slime.before_log_prob(None, [model], "")
+        routecap_replay.slime.before_log_prob(None, [model], "")
     seen = []
     monkeypatch.setattr(trainer.module, "_capture_ordered_topk", seen.append, raising=False)
-    routecap.replay.slime.before_log_prob(None, [model], "")
+    routecap_replay.slime.before_log_prob(None, [model], "")
     MicroBatch(1).through(model)
     assert len(seen) == 3
 
@@ -299,7 +299,7 @@ def test_rows_of_a_routing_are_those_of_all_layers():
     valid = torch.ones(5, 2, dtype=torch.bool).numpy()
     valid[3, 1] = False
     routing = routecap.Routing.from_arrays(ids, experts=8, valid=valid, layer_map=[1, 3], first=2)
-    rows = routecap.replay.slime.rows(routing, 4)
+    rows = routecap_replay.slime.rows(routing, 4)
     assert rows.shape == (7, 4, K) and rows.dtype == "int32"
     assert (rows[:2] == -1).all() and (rows[:, [0, 2]] == -1).all() and (rows[5, 3] == -1).all()
     assert (rows[2:5, [1, 3]] == ids[:3]).all() and (rows[2:, 1] == ids[:, 0]).all()

@@ -46,7 +46,7 @@ _replays: dict[int, tuple[Any, Any]] = {}  # by the identity of a model, which i
 
 
 def replays() -> list[Any]:
-    """The `routecap.replay.megatron.MegatronReplay` of each model that was replayed."""
+    """The `routecap_replay.megatron.MegatronReplay` of each model that was replayed."""
     return [replay for _, replay in _replays.values()]
 
 
@@ -64,7 +64,7 @@ def install(utils: Any) -> None:
     missing = [name for name in _USED if not hasattr(utils, name)]
     if missing:
         raise ReplayError(
-            f"routecap.replay.verl knows verl 0.9; this one has no {missing}: install verl 0.9"
+            f"routecap_replay.verl knows verl 0.9; this one has no {missing}: install verl 0.9"
         )
     try:
         for name, parameters in _USED.items():

@@ -1,11 +1,11 @@
 """Replay in models of NeMo Automodel 0.7.
 
-    replay = routecap.replay.automodel.attach(model)
+    replay = routecap_replay.automodel.attach(model)
     with replay({layer: ids, ...}):                 # [T, k] in the order of this rank's tokens
         loss = model(**batch)
     loss.backward()                                 # also outside, and with activation checkpointing
 
-    replay = routecap.replay.automodel.attach(pipeline.parts)    # an AutoPipeline's, on this rank
+    replay = routecap_replay.automodel.attach(pipeline.parts)    # an AutoPipeline's, on this rank
     with replay.schedule(pipeline.info.stages, rows):            # rows[n]: of micro-batch n
         pipeline.step(...)
 

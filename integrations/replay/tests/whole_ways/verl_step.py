@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import routecap.replay.verl
+import routecap_replay.verl
 import torch
 import verl  # noqa: F401  loads routecap's plugin, before what it replaces is imported
 from judge import judge, trainer_of
@@ -65,10 +65,10 @@ def main(folder: Path) -> int:
         yield
         utils.set_model_router_replay_action(model, RouterReplayAction.REPLAY_BACKWARD)
 
-    def report() -> routecap.replay.Report:
+    def report() -> routecap_replay.Report:
         RouterReplay.clear_global_indices()
         RouterReplay.clear_global_router_replay_action()
-        [replay] = routecap.replay.verl.replays()
+        [replay] = routecap_replay.verl.replays()
         return replay.report()
 
     rows = data["routed_experts"].values()

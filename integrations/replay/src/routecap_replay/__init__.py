@@ -1,11 +1,11 @@
 """Replay of captured routing in training: routers choose the experts that the generation had.
 
-    routecap.replay.transformers    models of Hugging Face transformers
-    routecap.replay.megatron        Megatron-Core 0.16 to 0.19
-    routecap.replay.automodel       NeMo Automodel 0.7
-    routecap.replay.torchtitan      torchtitan 0.3
-    routecap.replay.verl            verl 0.9, by its plugins
-    routecap.replay.slime           slime and miles, by their custom paths
+    routecap_replay.transformers    models of Hugging Face transformers
+    routecap_replay.megatron        Megatron-Core 0.16 to 0.19
+    routecap_replay.automodel       NeMo Automodel 0.7
+    routecap_replay.torchtitan      torchtitan 0.3
+    routecap_replay.verl            verl 0.9, by its plugins
+    routecap_replay.slime           slime and miles, by their custom paths
 
 Import the one that you need; each needs torch and imports nothing of its trainer before it is used.
 All of them promise the same:

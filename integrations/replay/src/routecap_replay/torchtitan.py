@@ -1,6 +1,6 @@
 """Replay in models of torchtitan 0.3.
 
-    replay = routecap.replay.torchtitan.attach(model)    # or model_parts, of a pipeline
+    replay = routecap_replay.torchtitan.attach(model)    # or model_parts, of a pipeline
     with replay({layer: ids, ...}):                      # [T, k] in the order of this rank's tokens
         loss = loss_function(model(tokens), labels)
     loss.backward()                                      # with activation checkpointing, too

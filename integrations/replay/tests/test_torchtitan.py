@@ -14,10 +14,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import routecap.replay.torchtitan
+import routecap_replay.torchtitan
 import torch
 import torch.utils.checkpoint
-from routecap.replay import ReplayError
+from routecap_replay import ReplayError
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 # The only one that wants Triton.
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")
 
 EXPERTS, K, BATCH, LENGTH, WIDTH = 8, 2, 2, 6, 16
 TOKENS = BATCH * LENGTH
-attach = routecap.replay.torchtitan.attach
+attach = routecap_replay.torchtitan.attach
 
 
 def moe_of(**changes: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "vllm_engine"))
+sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/vllm_engine"))
 if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
     import cpu
 

@@ -1,7 +1,7 @@
 """Replay in models of Hugging Face transformers, of every family that `routecap_transformers`
 knows.
 
-    replay = routecap.replay.transformers.attach(model)
+    replay = routecap_replay.transformers.attach(model)
     with replay(routings):                          # one Routing for each sequence of the batch
         loss = objective(model(input_ids=..., attention_mask=...))
     loss.backward()

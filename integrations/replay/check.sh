@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests of routecap.replay with released trainers, on the CPU: check.sh [--full]
+# Runs the tests of routecap_replay with released trainers, on the CPU: check.sh [--full]
 # [--library PREFIX]. By itself Megatron-Core 0.19, Automodel, slime, miles, and the formats of
 # SkyRL and ART; --full adds Megatron-Core 0.16, torchtitan, and verl with what it needs (290 MB).
-cd "$(dirname "$0")/../../../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . examples/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
 [ "${1:-}" = --full ] && full=1 && shift
@@ -13,7 +13,7 @@ install_package
 install_transformers
 released megatron-core==0.19.2 nemo-automodel==0.7.0 skyrl==0.4.0 openpipe-art==0.5.23
 export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
-folder=bindings/python/tests/replay
+folder=integrations/replay/tests
 set +e
 
 # with NAME PYTHON PACKAGES... -- TESTS...: the tests of some files, beside these released packages.

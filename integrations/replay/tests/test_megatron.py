@@ -5,12 +5,12 @@ could not.
 import sys
 
 import pytest
-import routecap.replay.megatron
+import routecap_replay.megatron
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
-from routecap.replay import ReplayError
-from routecap.replay._passes import Router
-from routecap.replay._rank import RankReplay
+from routecap_replay import ReplayError
+from routecap_replay._passes import Router
+from routecap_replay._rank import RankReplay
 
 from small import (
     EXPERTS,
@@ -24,7 +24,7 @@ from small import (
     on_two_ranks,
 )
 
-attach = routecap.replay.megatron.attach
+attach = routecap_replay.megatron.attach
 REFUSED = (
     "moe_router_fusion",
     "moe_expert_capacity_factor",

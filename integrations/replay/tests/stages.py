@@ -10,9 +10,9 @@ from pathlib import Path
 BY_VERL = sys.argv[3:] == ["verl"]
 if BY_VERL:  # before verl or Megatron-Core is imported, as verl's plugins are
     os.environ["ROUTECAP_VERL"] = "1"
-    import routecap.replay.verl
+    import routecap_replay.verl
 
-sys.path.append(str(Path(__file__).resolve().parents[4] / "examples"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
 import megatron_on_cpu
 import torch
 
@@ -26,7 +26,7 @@ megatron_on_cpu.start(
     virtual_pipeline_model_parallel_size=2,
 )
 
-import routecap.replay.megatron
+import routecap_replay.megatron
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from small import LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
 
@@ -41,7 +41,7 @@ config = config_of(
     recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1, **by_verl,
 )  # fmt: skip
 stages = [model_of(config, stage) for stage in range(2)]
-replay = None if BY_VERL else routecap.replay.megatron.attach(stages)
+replay = None if BY_VERL else routecap_replay.megatron.attach(stages)
 seen = Seen(*stages)
 batches = [MicroBatch(seed, LAYERS) for seed in range(BATCHES)]
 
@@ -61,7 +61,7 @@ get_forward_backward_func()(
     forward_step_func=forward_step, data_iterator=[iter(batches) for _ in stages], model=stages, num_microbatches=BATCHES,
     seq_length=LENGTH, micro_batch_size=1, forward_only=False,
 )  # fmt: skip
-replays = routecap.replay.verl.replays() if BY_VERL else [replay]
+replays = routecap_replay.verl.replays() if BY_VERL else [replay]
 layers = [router.layer for each in replays for router in each.routers]
 known = LENGTH - 1 if BY_VERL else LENGTH  # verl knows no row of a sequence's last token
 for again in (False, True):

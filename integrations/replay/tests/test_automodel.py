@@ -3,17 +3,17 @@
 import sys
 
 import pytest
-import routecap.replay.automodel
+import routecap_replay.automodel
 import torch
 import torch.utils.checkpoint
 from nemo_automodel.components.moe.config import MoEConfig
 from nemo_automodel.components.moe.layers import Gate
 from nemo_automodel.components.moe.router_replay import RouterReplay
-from routecap.replay import ReplayError
+from routecap_replay import ReplayError
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 EXPERTS, K, TOKENS, WIDTH = 8, 2, 12, 16
-attach = routecap.replay.automodel.attach
+attach = routecap_replay.automodel.attach
 
 
 def config_of(**changes):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The table of docs/guides/trainers.md, from docs/trainers.json (released trainers, the engines that
-their packages pin, and runs of examples/trainers) and docs/matrix.json (runs of engines).
+"""The table of trainers.md, from trainers.json (released trainers, the engines that
+their packages pin, and runs of integrations/replay/tests/whole_ways) and docs/matrix.json (runs of engines).
 
     trainers.py                writes the page
     trainers.py --check        fails if the page is stale
-    trainers.py add FILE...    enters runs: result.json of examples/trainers
+    trainers.py add FILE...    enters runs: result.json of integrations/replay/tests/whole_ways
 """
 
 import argparse
@@ -14,10 +14,11 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-DATA, PAGE = ROOT / "docs/trainers.json", ROOT / "docs/guides/trainers.md"
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+DATA, PAGE = HERE / "trainers.json", HERE / "trainers.md"
 ENGINES = ROOT / "docs/matrix.json"
-BEGIN, END = "<!-- by docs/trainers.py -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- by integrations/replay/trainers.py -->\n", "<!-- end -->\n"
 SAME = ("trainer", "version", "engine", "engine_version")
 
 
@@ -91,7 +92,7 @@ def main():
     if not arguments.check:
         PAGE.write_text(made)
     elif made != page:
-        print("docs/guides/trainers.md is stale: python3 docs/trainers.py writes it")
+        print("trainers.md is stale: python3 integrations/replay/trainers.py writes it")
         return 1
     return 0
 

@@ -3,7 +3,7 @@
 # server and engine, and a step with replay. By itself through all of them; the first time it
 # fetches 1.2 GB.
 # usage: check.sh [verl] [skyrl]
-cd "$(dirname "$0")/../.." && . examples/setup.sh && . tests/vllm_engine/environment.sh
+cd "$(dirname "$0")/../../../.." && . examples/setup.sh && . tests/vllm_engine/environment.sh
 set +e
 ways=("$@")
 [ $# -gt 0 ] || ways=(verl skyrl)
@@ -12,7 +12,7 @@ install_library
 install_package
 released megatron-core==0.19.2 verl==0.9.1 skyrl==0.4.0
 export ROUTECAP_VLLM=1 ROUTECAP_VERL=1
-here=$root/examples/trainers
+here=$root/integrations/replay/tests/whole_ways
 
 # beside NAME PACKAGE...: wheels that the environment of vLLM lacks, or has in another version.
 beside() {

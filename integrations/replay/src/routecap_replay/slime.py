@@ -1,8 +1,8 @@
 """Replay in slime and in miles, by their custom paths:
 
     --use-rollout-routing-replay
-    --custom-megatron-before-log-prob-hook-path routecap.replay.slime.before_log_prob
-    --custom-megatron-before-train-step-hook-path routecap.replay.slime.before_train_step
+    --custom-megatron-before-log-prob-hook-path routecap_replay.slime.before_log_prob
+    --custom-megatron-before-train-step-hook-path routecap_replay.slime.before_train_step
 
 slime and miles lay the rows out and put them into a queue at each router, one entry for each
 micro-batch. From there on routecap takes over: at the beginning of a forward pass each router of
@@ -39,7 +39,7 @@ from .megatron import routers_of
 
 __all__ = ["QueueReplay", "before_log_prob", "before_train_step", "replay_of", "rows"]
 
-_logger = logging.getLogger("routecap.replay")
+_logger = logging.getLogger("routecap_replay")
 _replays: dict[
     int, tuple[Any, QueueReplay]
 ] = {}  # by the identity of the first stage, kept with it
