@@ -28,9 +28,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA, PAGE = ROOT / "docs/matrix.json", ROOT / "docs/matrix.md"
 BEGIN, END = "<!-- by docs/matrix.py -->\n", "<!-- end -->\n"
-PYTHON = "bindings/python/src/routecap"
 ADAPTERS = {
-    "vLLM": f"{PYTHON}/vllm/*.py",
+    "vLLM": "integrations/vllm/src/routecap_vllm/*.py",
     "SGLang": "integrations/sglang/src/routecap_sglang/*.py",
     "transformers": "integrations/transformers/src/routecap_transformers/*.py",
     "llama.cpp": "examples/llama_cpp/tap.[ch]",

@@ -317,10 +317,10 @@ whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
 llama-server|full|1|bash examples/llama_server/check.sh
-vllm|full|9|bash examples/vllm/check.sh
+vllm|full|9|bash integrations/vllm/examples/check.sh
 conform|full|5|bash tests/conform/check.sh "$prefix"
-vllm-engine|full|60|bash tests/vllm_engine/check.sh
-vllm-releases|full|60|bash tests/vllm_engine/release.sh
+vllm-engine|full|60|bash integrations/vllm/check.sh
+vllm-releases|full|60|bash integrations/vllm/release.sh
 sglang|full|60|bash integrations/sglang/check.sh
 more-random|full|9|more_random
 more-faults|full|9|more_faults

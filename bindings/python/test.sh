@@ -79,6 +79,7 @@ complete() {
 
 # ---- Wheels
 
+(install_package) || exit 1
 if [ $more = 1 ]; then
     need node=nodejs readelf=binutils
     rm -rf "$work/sdist"
@@ -97,14 +98,14 @@ if [ $more = 1 ]; then
     check "abi3audit finds the stable ABI of 3.11 only" "$tools/bin/abi3audit" --strict --assume-minimum-abi3 3.11 "$wheel"
 else
     # The same that the examples have.
-    (install_package) || exit 1
     wheel=$(ls "$build"/package/wheel/routecap-*.whl)
     check "the wheel runs in an empty environment without compilers" in_empty_environment
     for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
         check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
     done
 fi
-rm -rf "$work/unpacked" && python3 -m zipfile -e "$wheel" "$work/unpacked"
+rm -rf "$work/unpacked"
+for each in "$wheel" "$build"/package/wheel/routecap_*.whl; do python3 -m zipfile -e "$each" "$work/unpacked"; done
 check "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/routecap/*.so* | grep -E 'NEEDED.*(cuda|nvidia|torch)'"
 
 # ---- Types
@@ -139,7 +140,7 @@ if [ $more = 1 ]; then
     check "the benchmark runs" "$python" "$package/bench_python.py"
     tests "what takes long" env PYTHONPATH="$writers" "$python" -m pytest -m slow "$package"/tests/test_*.py
     [ -z "${ROUTECAP_TORCH_PYTHON:-}" ] || tests "what takes long with torch" \
-        env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m slow "$package/tests/vllm"
+        env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m slow "$root/integrations/vllm/tests"
     closing
     exit
 fi
@@ -148,10 +149,10 @@ install_fake_driver
 tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
-    tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m "not slow" "$package/tests/vllm"
+    tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m "not slow" "$root/integrations/vllm/tests"
     tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$root/integrations/sglang/tests"
 else
-    tests "the drop-in module, without torch" "$python" -m pytest "$package/tests/vllm"
+    tests "the drop-in module, without torch" "$python" -m pytest "$root/integrations/vllm/tests"
     tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$root/integrations/sglang/tests"
     left_out+=("torch (no ROUTECAP_TORCH_PYTHON)")
 fi

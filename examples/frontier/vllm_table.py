@@ -79,9 +79,9 @@ def export(setting: Setting, base: Path, folder: Path) -> None:
 
 def ask(setting: Setting, block: int, model: Path, seed: int, options: dict[str, Any]) -> list[Any]:
     """vLLM's outputs for the held-out problems of a block, one sampled answer to each."""
-    import routecap.vllm
+    import routecap_vllm
 
-    routecap.vllm.install()
+    routecap_vllm.install()
     from vllm import LLM, SamplingParams
 
     task, count = setting.task, setting.held_out

@@ -2,7 +2,7 @@
 # Conform in transformers, llama.cpp and llama-server: ten clean runs of each, in which it must find
 # nothing, and runs with a planted fault, which it must find. Models have random weights, or are that
 # of examples/model, which is trained, in low precision. Then small models of five families, with
-# more planted faults, among these of adapters, updates and preemptions. vLLM and SGLang: tests/vllm_engine/check.sh
+# more planted faults, among these of adapters, updates and preemptions. vLLM and SGLang: integrations/vllm/check.sh
 # and integrations/sglang/check.sh. usage: bash tests/conform/check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . examples/setup.sh
 set +e

@@ -35,7 +35,7 @@ SEEN = Path(__file__).with_name("seen.json")
 
 ENGINES = {
     "transformers": "integrations/transformers/releases.sh",
-    "vllm": "tests/vllm_engine/release.sh",
+    "vllm": "integrations/vllm/release.sh",
     "sglang": "integrations/sglang/check.sh",
 }
 """What checks a release that it is given."""

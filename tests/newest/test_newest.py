@@ -43,7 +43,7 @@ ADAPTERS = {
 }
 CHECKS = {
     "integrations/transformers/releases.sh": 'echo "transformers runs $*"; exit 0\n',
-    "tests/vllm_engine/release.sh": 'echo "vllm runs $*"; exit 1\n',
+    "integrations/vllm/release.sh": 'echo "vllm runs $*"; exit 1\n',
     "integrations/sglang/check.sh": "exit 1\n",
 }
 
@@ -147,7 +147,7 @@ class Newest(unittest.TestCase):
         status, lines = self.run_it("--check")
         self.assertEqual([line for line in lines if line.endswith(": new")], ["trl 1.17.0: new"])
         self.assertIn("transformers runs 5.25.0", lines)
-        self.assertIn("$ bash tests/vllm_engine/release.sh 0.31.1", lines)
+        self.assertIn("$ bash integrations/vllm/release.sh 0.31.1", lines)
         self.assertEqual((status, lines[-1]), (1, "not right: vllm 0.31.1"))
 
     def test_what_cannot_be_told_is_said_and_no_success(self) -> None:

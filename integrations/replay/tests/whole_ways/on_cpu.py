@@ -1,12 +1,12 @@
 """vLLM's engine without a GPU, in each process that imports this before vLLM: those of
-tests/vllm_engine/cpu.py. Nothing of it is needed on a GPU.
+integrations/vllm/tests/real/cpu.py. Nothing of it is needed on a GPU.
 """
 
 import os
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/vllm_engine"))
+sys.path.append(str(Path(__file__).resolve().parents[4] / "integrations/vllm/tests/real"))
 if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
     import cpu
 

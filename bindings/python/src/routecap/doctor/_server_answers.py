@@ -89,7 +89,7 @@ def _case(name: str, about: dict[str, Any], shape: Shape) -> Case:
     if isinstance(rows, str) and rows.startswith("{"):
         rows = _json(rows)  # SGLang's, of other types than int32
     if isinstance(rows, dict) and "data" not in rows:
-        raise ValueError(f"{name} has a reference to rows: take what routecap.vllm.read gives")
+        raise ValueError(f"{name} has a reference to rows: take what routecap_vllm.read gives")
     if isinstance(rows, str) and rows.startswith(_SERIALIZED):
         try:
             return of_sample(name, Sample(Routing.deserialize(base64.b64decode(rows))))

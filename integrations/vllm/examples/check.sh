@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs check.py, in vLLM's engine on the CPU: with steps scheduled one after another, with steps
+# scheduled ahead, as on a GPU, and with the drop-in module. Sets up all it needs.
+cd "$(dirname "$0")/../../.." && . examples/setup.sh
+export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+set +e
+
+environment=$build/vllm/env
+requirements=$root/integrations/vllm/examples/requirements.txt
+
+if ! cmp -s "$requirements" "$environment/requirements.txt"; then
+    say "setup: fetching vLLM, 430 MB, which takes 1.4 GB on the disk and about two minutes; PyTorch as much again, if it is not there"
+    install_torch
+    rm -rf "$environment"
+    python_environment "$environment" "$(grep '^numpy==' "$requirements")"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements" || exit 1
+    "$torch_python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$(echo "$environment"/lib/python3*/site-packages)/torch.pth"
+    cp "$requirements" "$environment/requirements.txt"
+fi
+install_library
+install_package
+
+for options in "" --ahead "--ahead --dropin"; do
+    say "-- check.py $options"
+    PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 VLLM_LOGGING_LEVEL=CRITICAL OMP_NUM_THREADS=1 VLLM_CACHE_ROOT=$build/vllm/cache \
+        "$environment/bin/python" integrations/vllm/examples/check.py $options examples/model/weights LICENSE 2> "$build/vllm/log" | tee "$build/vllm/out"
+    if [[ $(tail -n 1 "$build/vllm/out") =~ ^([0-9]+)\ checks\ passed,\ ([0-9]+)\ failed$ ]]; then
+        passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
+    else
+        tail -n 30 "$build/vllm/log"
+        failed=$((failed + 1))
+    fi
+done
+closing
