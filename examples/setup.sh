@@ -154,9 +154,9 @@ build_packages() {
     need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
     build_wheel routecap bindings/python/{src,routecap.i,outbox.*,pyproject.toml,CMakeLists.txt} include "$(realpath "$library")" -- \
         --config-settings=build-dir="$build/package/cmake" --config-settings=cmake.define.ROUTECAP_BUNDLE="$library" bindings/python
-    for folder in integrations/*/pyproject.toml; do
+    for folder in integrations/*/pyproject.toml tools/pyproject.toml; do
         folder=${folder%/pyproject.toml}
-        build_wheel "routecap_${folder##*/}" "$folder"/{src,pyproject.toml,README.md} -- "$folder"
+        build_wheel "routecap_${folder##*/}" "$folder"/{src,pyproject.toml,README.md} -- "./$folder"
     done
 }
 # build_wheel NAME SOURCE... -- ARGUMENT...: the wheel that `pip wheel ARGUMENT...` makes, unpacked,

@@ -43,7 +43,7 @@ END
 check "the bill of materials names every artefact" listed
 check "every artefact says whose it is, where the project is and under which licences" python3 packaging/described.py "$dist" "$version"
 python_environment "$work/twine" twine==7.0.0
-check "wheels and source distribution are as PyPI wants them" "$work/twine/bin/twine" check --strict "$dist"/*.whl "$dist/routecap-$version.tar.gz"
+check "wheels and source distribution are as PyPI wants them" "$work/twine/bin/twine" check --strict "$dist"/*.whl "$dist/routecap-$version.tar.gz" "$dist"/routecap_*.tar.gz
 
 # ---- The library: archives and Debian packages
 

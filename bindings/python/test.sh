@@ -67,7 +67,7 @@ wheel() {
 # runs the example and the command there.
 in_empty_environment() {
     rm -rf "$work/empty"
-    python3 -m venv "$work/empty" && env -i HOME="$HOME" PATH="$work/empty/bin" pip install --quiet --disable-pip-version-check "$wheel" &&
+    python3 -m venv "$work/empty" && env -i HOME="$HOME" PATH="$work/empty/bin" pip install --quiet --disable-pip-version-check "$wheel" "$build"/package/wheel/routecap_tools-*.whl &&
         (cd / && env -i PATH="$work/empty/bin" python -I "$package/examples/worker_loop.py" && env -i PATH="$work/empty/bin" routecap info)
 }
 # complete SDIST: what it holds of the library is what the project has.
@@ -100,7 +100,7 @@ else
     # The same that the examples have.
     wheel=$(ls "$build"/package/wheel/routecap-*.whl)
     check "the wheel runs in an empty environment without compilers" in_empty_environment
-    for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed routecap/page.html; do
+    for file in routecap/libroutecap.so.1 licenses/LICENSE routecap/py.typed; do
         check "the wheel has $file" bash -c "python3 -m zipfile -l '$wheel' | grep -q '$file'"
     done
 fi
@@ -112,7 +112,7 @@ check "nothing in the wheel needs CUDA" bash -c "! readelf -d '$work/unpacked'/r
 
 if [ $more = 0 ]; then
     check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
-        src/routecap "$root"/integrations/*/src/*
+        src/routecap "$root"/integrations/*/src/* "$root"/tools/src/*
     check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
 else
     typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
@@ -125,7 +125,7 @@ fi
 
 # ---- Tests
 
-"$work/tested/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
+"$work/tested/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel" "$build"/package/wheel/routecap_tools-*.whl
 python=$work/tested/bin/python
 # every_mutant_fails: of 100 vectors that are wrong in one place, the replayer takes none.
 every_mutant_fails() {
@@ -139,14 +139,17 @@ if [ $more = 1 ]; then
     check "the replayer fails every vector that is wrong" every_mutant_fails
     check "the benchmark runs" "$python" "$package/bench_python.py"
     tests "what takes long" env PYTHONPATH="$writers" "$python" -m pytest -m slow "$package"/tests/test_*.py
+    tests "what takes long of the tools" "$python" -m pytest -m slow tools/tests/test_*.py
     [ -z "${ROUTECAP_TORCH_PYTHON:-}" ] || tests "what takes long with torch" \
         env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m slow "$root/integrations/vllm/tests"
     closing
     exit
 fi
 tests "the wheel" env PYTHONPATH="$writers" "$python" -m pytest -m "not slow" "$package"/tests/test_*.py
+tests "the tools" "$python" -m pytest -m "not slow" tools/tests/test_*.py
 install_fake_driver
 tests "the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest "$package/tests/cuda"
+tests "the tools on the CUDA backend" env LD_LIBRARY_PATH="$fake" FAKE_CUDA_ABORT=1 "$python" -m pytest tools/tests/cuda
 if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m "not slow" "$root/integrations/vllm/tests"

@@ -13,7 +13,7 @@ import routecap
 import routecap_transformers
 import torch
 from numpy.typing import NDArray
-from routecap import doctor
+from routecap_tools import doctor
 
 from .countdown import Problems, draw, solved
 from .rig import Rig

@@ -14,7 +14,7 @@ import routecap
 from browser import Browser
 from routecap.analysis import balance, expert_load
 from routecap.colours import expert
-from routecap.page import page
+from routecap_tools.page import page
 
 TOKENS = ["<b>", "two\n", "\udcc3", "\udca9", "\0", " "] + [
     f"{word} " for word in "the router sends each token to a few experts".split()

@@ -18,8 +18,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import routecap.command
-import routecap.metrics
+import routecap_tools.command
+import routecap_tools.metrics
 from imbalance import EXPERTS, K, LAYERS, ROWS, gains, windows
 
 here = Path(__file__).parent
@@ -69,7 +69,7 @@ def check_gains() -> None:
 
 def check_rules(folder: Path) -> None:
     """Prometheus's own tool, about the alerts and when they fire."""
-    for name in (routecap.metrics.folder / "alerts.yml", here / "alerts_test.yml"):
+    for name in (routecap_tools.metrics.folder / "alerts.yml", here / "alerts_test.yml"):
         shutil.copy(name, folder)
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
         done = subprocess.run(["promtool", *command], cwd=folder, capture_output=True, text=True)
@@ -78,7 +78,7 @@ def check_rules(folder: Path) -> None:
 
 def check_schema(grafana: Path) -> None:
     """TypeScript holds the dashboard against Grafana's types, and finds what is wrong in others."""
-    dashboard = json.loads((routecap.metrics.folder / "dashboard.json").read_text())
+    dashboard = json.loads((routecap_tools.metrics.folder / "dashboard.json").read_text())
 
     def rename(of: dict, name: str) -> None:
         of[f"{name}s"] = of.pop(name)
@@ -128,7 +128,7 @@ def check_dashboard(api: str) -> None:
 
     wait_for("a first scrape", lambda: series("routecap_steps_total"))
     check("there are many series", len(series("routecap_expert_chosen_total")) > 1000)
-    dashboard = json.loads((routecap.metrics.folder / "dashboard.json").read_text())
+    dashboard = json.loads((routecap_tools.metrics.folder / "dashboard.json").read_text())
     values = {"__rate_interval": "4s", "__range": "60s"}
     for variable in dashboard["templating"]["list"]:
         if variable["type"] != "query":
@@ -193,7 +193,7 @@ def check_watched(folder: Path) -> None:
             wait_for("Prometheus has its rules", lambda: b"Routecap" in get(f"{api}/rules"))
             check_dashboard(api)
             check_alerts(api)
-            top = routecap.command.main(["top", url, "--interval", "1", "--count", "1"])
+            top = routecap_tools.command.main(["top", url, "--interval", "1", "--count", "1"])
             check("routecap top shows it", top == 0, top)
         finally:
             first.terminate()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import routecap
-import routecap.metrics
+import routecap_tools.metrics
 
 LAYERS, K, EXPERTS, ROWS, GPUS, SPARE = 12, 4, 64, 256, 8, 16
 
@@ -94,7 +94,7 @@ def main() -> None:
     shape = {"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS}
     with routecap.Capturer(**shape, load=True) as capturer:
         if port is not None:
-            routecap.metrics.serve(capturer, port, window=1)
+            routecap_tools.metrics.serve(capturer, port, window=1)
         print("window  busiest expert  busiest GPU  with replicas   (over the mean, worst layer)")
         shown = itertools.islice(windows(capturer), 4 if port is None else None)
         for window, load in enumerate(shown):

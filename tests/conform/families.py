@@ -24,7 +24,7 @@ import transformers_engine
 from faults import FAULTS, MORE, REQUESTS, Wrong
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from routecap import conform
+from routecap_tools import conform
 
 SIZES = {
     "vocab_size": 512,

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import routecap
-from routecap import conform
+from routecap_tools import conform
 
 AT_ONCE = 8
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import routecap
-from routecap import conform
+from routecap_tools import conform
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples/llama_server"))
 import rows  # noqa: E402

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from faults import FAULTS, Wrong
 
-from routecap import conform
-from routecap.conform._compare import Tally
+from routecap_tools import conform
+from routecap_tools.conform._compare import Tally
 
 
 def ask(name, feature):

@@ -1,36 +1,12 @@
 """The figures of load, balance and difference, against sums over single cells."""
 
 from math import log
-from typing import Any
 
 import numpy as np
 import pytest
 import routecap
-from numpy.typing import NDArray
 from routecap import analysis
-
-
-def random_routing(
-    seed: int,
-    rows: int,
-    *,
-    layers: int = 4,
-    k: int = 3,
-    experts: int = 12,
-    first: int = 0,
-    layer_map: Any = None,
-) -> tuple[routecap.Routing, NDArray[np.int64], NDArray[np.bool_]]:
-    """A routing with holes, its ids and its validity."""
-    random = np.random.default_rng(seed)
-    ids = np.argsort(random.random((rows, layers, experts)), axis=2)[..., :k]
-    valid = random.random((rows, layers)) < 0.8
-    return (
-        routecap.Routing.from_arrays(
-            ids, experts=experts, valid=valid, first=first, layer_map=layer_map
-        ),
-        ids,
-        valid,
-    )
+from routecap_testing.helpers import random_routing
 
 
 def test_load_counts_the_tokens_of_each_expert() -> None:

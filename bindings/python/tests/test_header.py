@@ -327,17 +327,17 @@ def test_help_says_what_the_header_says(method: object, words: list[str]) -> Non
 PARTS = """
 import sys, routecap
 before = set(sys.modules)
-heavy = {"matplotlib", "prometheus_client", "rich", "safetensors", "torch", "transformers"}
+heavy = {"safetensors", "torch"}
 assert not heavy & before, heavy & before
-for name in ("analysis", "doctor", "log", "metrics", "names", "page", "plot", "replay", "vllm"):
+for name in ("analysis", "experts", "log", "names", "remote"):
     assert getattr(routecap, name).__name__ == f"routecap.{name}", name
-assert routecap.doctor.examine and routecap.metrics.folder and routecap.plot.overview
+assert routecap.experts.usage and routecap.remote.connect
 assert not hasattr(routecap, "plots")
 """
 
 
 def test_parts_of_the_package_are_there_without_an_import_of_their_own() -> None:
-    """Docs write routecap.metrics.serve behind `import routecap`; it was an AttributeError."""
+    """Docs write routecap.experts.usage behind `import routecap`; it was an AttributeError."""
     run = subprocess.run([sys.executable, "-c", PARTS], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 

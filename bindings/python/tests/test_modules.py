@@ -10,7 +10,7 @@ import pytest
 import routecap
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = [Path(routecap.__file__).parent, *ROOT.glob("integrations/*/src/routecap_*")]
+PACKAGES = [Path(routecap.__file__).parent, *ROOT.glob("*/src/routecap_*"), *ROOT.glob("integrations/*/src/routecap_*")]
 LINES = 700
 
 

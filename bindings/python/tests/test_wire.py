@@ -256,37 +256,6 @@ def test_files_are_messages_by_their_endings(tmp_path: Path) -> None:
         routecap.load(tmp_path / "one.npy")
 
 
-def test_the_command_converts_shows_and_compares(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from routecap.command import main
-
-    np.save(tmp_path / "a.npy", rows(6, 3, 2, 16).astype(np.uint8))
-    a, b = str(tmp_path / "a.npy"), str(tmp_path / "b.routecap")
-    assert main(["convert", a, b, "--experts", "16"]) == 0
-    assert main(["compare", a, b, "--experts", "16"]) == 0
-    assert main(["show", a, "--experts", "16"]) == 0
-    assert main(["show", a]) == 2
-    assert main(["convert", a, str(tmp_path / "c.nrlre1"), "--experts", "16", "--first", "4"]) == 2
-    assert (
-        main(
-            [
-                "convert",
-                a,
-                str(tmp_path / "c.nrlre1"),
-                "--experts",
-                "16",
-                "--first",
-                "4",
-                "--allow",
-                "first",
-            ]
-        )
-        == 0
-    )
-    capsys.readouterr()
-
-
 # ---- Golden files: what the projects' own functions wrote. tests/wire/golden/README.md says how ------------------
 
 

@@ -10,9 +10,9 @@ import pytest
 import routecap
 import routecap_transformers
 import torch
-from routecap import doctor
-from routecap.command import main
-from routecap.doctor._case import of_array
+from routecap_tools import doctor
+from routecap_tools.command import main
+from routecap_tools.doctor._case import of_array
 from routecap.models import describe
 from transformers import AutoModelForCausalLM
 

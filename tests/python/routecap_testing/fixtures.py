@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import routecap
-from routecap_testing.helpers import EXPERTS, K, LAYERS, ROWS, expected_ids, run
+
+from routecap_testing.helpers import EXPERTS, LAYERS, ROWS, K, expected_ids, run
 
 
 @pytest.fixture

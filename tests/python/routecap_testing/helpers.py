@@ -1,4 +1,4 @@
-"""Steps whose ids are known."""
+"""Steps whose ids are known, and routings with holes."""
 
 from typing import Any
 
@@ -56,4 +56,27 @@ def a_row_of_each_reason(tag: int = 0) -> routecap.Routing:
         rows=rows,
         dtype="u8",
         experts=EXPERTS,
+    )
+
+
+def random_routing(
+    seed: int,
+    rows: int,
+    *,
+    layers: int = 4,
+    k: int = 3,
+    experts: int = 12,
+    first: int = 0,
+    layer_map: Any = None,
+) -> tuple[routecap.Routing, NDArray[np.int64], NDArray[np.bool_]]:
+    """A routing with holes, its ids and its validity."""
+    random = np.random.default_rng(seed)
+    ids = np.argsort(random.random((rows, layers, experts)), axis=2)[..., :k]
+    valid = random.random((rows, layers)) < 0.8
+    return (
+        routecap.Routing.from_arrays(
+            ids, experts=experts, valid=valid, first=first, layer_map=layer_map
+        ),
+        ids,
+        valid,
     )

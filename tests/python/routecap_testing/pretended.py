@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import routecap
 from numpy.typing import NDArray
-from routecap import conform
-from routecap.conform import Request
+from routecap_tools import conform
+from routecap_tools.conform import Request
 
 LAYERS, K, EXPERTS, VOCABULARY = 6, 4, 32, 512
 CONFIG = {

@@ -4,7 +4,7 @@ captured from any inference engine.
 Capturer is where to begin; README.md has a tour, and help() of each method what the header of the C
 library says of it.
 
-Parts of the package, such as `routecap.plot` and `routecap.metrics`, are imported when they are
+Parts of the package, such as `routecap.experts` and `routecap.remote`, are imported when they are
 first used.
 """
 

@@ -10,7 +10,7 @@ import numpy as np
 import routecap
 from routecap import models
 from routecap.adapter import capturer_on
-from routecap.metrics import Server, serve_rank
+from routecap_tools.metrics import Server, serve_rank
 
 from ._answer import dtype_asked
 from ._delivery import Asked, Outbox, in_message

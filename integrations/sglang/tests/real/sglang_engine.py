@@ -21,7 +21,7 @@ def engine(capture="routecap", retract="1", copies=""):
     import routecap
     import routecap_sglang
     import small_checkpoint as small
-    from routecap import conform
+    from routecap_tools import conform
 
     folder = Path(tempfile.mkdtemp())
     weights = itertools.cycle([str(small.make(folder / str(i), i)) for i in (1, 0)])

@@ -19,7 +19,7 @@ from torch import nn
 import routecap
 from routecap.adapter import HeldIds, in_backward
 
-from routecap.metrics import Server, serve_rank
+from routecap_tools.metrics import Server, serve_rank
 from . import _ledger, _ops
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
@@ -56,7 +56,7 @@ def attach(
             filled are missing.
         metrics_port: Count how often each expert is chosen, and serve that to Prometheus on
             127.0.0.1, at this port and the rank of torch.distributed. If it cannot be, the logger
-            "routecap_transformers" says why. `routecap.metrics.serve(capture.capturer)` has more
+            "routecap_transformers" says why. `routecap_tools.metrics.serve(capture.capturer)` has more
             to choose. Default: no.
         unchecked: Capture in a release of transformers that routecap was not checked with, if that
             has all places that are hooked and read. Default: what the environment says in

@@ -8,7 +8,7 @@ from typing import Any
 
 import routecap
 
-from routecap.metrics import Server, serve_rank
+from routecap_tools.metrics import Server, serve_rank
 from ._binding import MAX_EXPERTS
 from ._options import Options
 

@@ -1,7 +1,7 @@
 """A version of vLLM that routecap was not checked with, where all places fit.
 
 No request gets rows until the engine has answered requests of ours, before those of clients, and
-`routecap.conform` found nothing wrong with their rows. Every output, and every answer of a server
+`routecap_tools.conform` found nothing wrong with their rows. Every output, and every answer of a server
 in a format, says that the version is not checked.
 
     Withholding   a base of the scheduler's class: rows leave the engine once they are proven
@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from routecap import conform, models
+from routecap import models
+
+from routecap_tools import conform
 from . import _versions
 from ._results import PendingRoutedExperts
 from ._wrap import once, replace

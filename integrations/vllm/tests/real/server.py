@@ -422,7 +422,8 @@ def files(server):
 def conforms(server, folder):
     """`routecap conform` finds nothing, without a format and with one; streams have rows with one
     alone."""
-    from routecap import conform, models
+    from routecap import models
+    from routecap_tools import conform
 
     model = models.describe(folder / "config.json")
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]

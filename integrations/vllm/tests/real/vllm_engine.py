@@ -21,7 +21,7 @@ from vllm.sampling_params import RequestOutputKind  # noqa: E402
 
 import routecap  # noqa: E402
 import routecap_vllm  # noqa: E402
-from routecap import conform  # noqa: E402
+from routecap_tools import conform  # noqa: E402
 from routecap_vllm import routed_experts_capturer as capturers  # noqa: E402
 
 MODEL, VOCABULARY = ("tiny", 2048) if tested.ON_CPU else ("small", 32768)

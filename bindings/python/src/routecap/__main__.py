@@ -1,6 +1,0 @@
-"""python -m routecap"""
-
-from .command import main
-
-if __name__ == "__main__":
-    raise SystemExit(main())

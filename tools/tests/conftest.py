@@ -1,0 +1,3 @@
+"""The fixtures that all packages' tests share."""
+
+pytest_plugins = ["routecap_testing.fixtures"]
