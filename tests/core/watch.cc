@@ -47,7 +47,7 @@ protected:
     }();
     Counters counters{2};
     std::shared_ptr<PagePool> pool_ = PagePool::create(shape_, 1 << 20);
-    Watch watch{3, 4, counters, *pool_};
+    Watch watch{3, 4, *shape_, counters, *pool_};
 };
 
 }  // namespace
