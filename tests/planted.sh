@@ -63,7 +63,7 @@ plants tsan delayed '^delayed$' "a page is given back before others have read it
     's/(references\.fetch_sub\(1, std::memory_order_)acq_rel/\1relaxed/'
 plants tsan delayed '^delayed$' "the log is taken without a lock" src/capture/step_worker.cc \
     's/^        const Lock lock\(registry_\.mutex\);//'
-plants tsan store '^store[.]' "a store is asked without its lock" src/prefix/local_store.cc \
+plants tsan store '^store[.]' "a store is asked without its lock" src/prefix/store.cc \
     's/^    const Lock lock\(mutex_\);//'
 # Bytes and memory.
 plants asan-ubsan wire '^wire[.]' "the bound of an expert is one too high" src/wire/cells.cc \
@@ -106,7 +106,7 @@ plants asan-ubsan api '^api[.]' "rows anywhere are charged two pages" src/captur
     's/(end_page - first_page - has_own), span\.rows/\1, 2/'
 plants asan-ubsan api '^api[.]' "the most memory in use is not noted" src/rows/pages.cc \
     's/^ *note_peak\(used \+ bytes\);//'
-plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/local_store.cc \
+plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/store.cc \
     's/^( *)pool_->unreserve\(block_bytes_\);/\1;/'
 # The package.
 plants python - bindings/python/tests/test_routing.py "a slice of a routing begins elsewhere" \

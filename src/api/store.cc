@@ -4,7 +4,7 @@
 #include "api/call.h"
 #include "base/structs.h"
 #include "prefix/keys.h"
-#include "prefix/local_store.h"
+#include "prefix/store.h"
 
 using namespace routecap;
 
@@ -71,7 +71,7 @@ routecap_status routecap_store_create(const routecap_store_config *config,
         if (int32_t s = read_store_config(config, shape, c); s < 0) return s;
         auto handle = std::make_unique<StoreHandle>();
         handle->process = process_generation();
-        if (int32_t s = LocalStore::create(std::move(c), handle->object); s < 0) return s;
+        if (int32_t s = Store::create(std::move(c), handle->object); s < 0) return s;
         handle->object->log_creation();
         *store = reinterpret_cast<routecap_store *>(handle.release());
         return ROUTECAP_OK;

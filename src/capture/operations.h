@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "capture/request_table.h"
-#include "prefix/store.h"
+#include "prefix/adoption.h"
+#include "prefix/publication.h"
 
 namespace routecap {
 

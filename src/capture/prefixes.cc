@@ -89,7 +89,7 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
         return s;
     return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
         request.extend_attached(end);
-        if (after > 0) request.inherit(std::min(after, owner_->steps.issued()));
+        if (after > 0) request.inherit(after);
         request.note_operation();
         request.note_change(item.first, end);
         owner_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});

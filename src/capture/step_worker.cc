@@ -318,7 +318,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 what.publication->land(rows);
             } else if constexpr (std::is_same_v<What, Adopt>) {
                 try {
-                    what.rows->attach(what.adoption->take(*storage_->pool), what.end);
+                    what.rows->attach(what.adoption->take(), what.end);
                 } catch (const std::bad_alloc &) {}  // its rows are missing
             } else if constexpr (std::is_same_v<What, Finish>) {
                 RowStore &rows = what.data->rows;

@@ -25,7 +25,6 @@
 #include "capture/steps.h"
 #include "capture/turn.h"
 #include "capture/watch.h"
-#include "prefix/store.h"
 #include "rows/load_counter.h"
 
 namespace routecap {

@@ -4,14 +4,15 @@
 #include <cstring>
 #include <new>
 
-#include "prefix/local_store.h"
+#include "prefix/publication.h"
 #include "prefix/row_merge.h"
+#include "prefix/store.h"
 
 namespace routecap {
 
-class LocalStore::Landing {
+class Landing {
 public:
-    Landing(LocalStore &store, Published &published, std::span<const Segment> rows)
+    Landing(Store &store, Publication &published, std::span<const Segment> rows)
         : s_(store),
           shape_(*store.shape_),
           p_(published),
@@ -28,10 +29,12 @@ public:
     }
 
 private:
+    using Id = BlockTable::Id;
+    using State = BlockTable::State;
     enum class Outcome : uint8_t { nothing, refused, stale, empty, repeated, copy, done };
     struct Landed {
         size_t from = 0;     // the first segment with rows of it
-        Rows before;         // what the key has
+        BlockRows before;    // what the key has
         uint64_t tag = 0;    // the least of its rows
         uint32_t place = 0;  // done
         uint32_t row = 0;
@@ -54,8 +57,10 @@ private:
     }
 
     uint64_t first_of(size_t i) const { return p_.first + i * block_rows_; }
-    const uint8_t *ids(const Rows &rows, uint64_t r) const { return rows.page->ids(rows.row + r); }
-    const uint8_t *validity(const Rows &rows, uint64_t r) const {
+    const uint8_t *ids(const BlockRows &rows, uint64_t r) const {
+        return rows.page->ids(rows.row + r);
+    }
+    const uint8_t *validity(const BlockRows &rows, uint64_t r) const {
         return rows.page->validity(rows.row + r);
     }
 
@@ -80,7 +85,7 @@ private:
             const uint8_t *key = s_.table_.key(id);
             const Id there = s_.table_.find(key, s_.table_.hash(key));
             if (there == 0) continue;
-            const Block &block = s_.table_.at(there);
+            const BlockTable::Block &block = s_.table_.at(there);
             if (block.state() == State::ready && s_.current(block))
                 blocks_[i].before = s_.rows_of(there);
         }
@@ -187,7 +192,7 @@ private:
         if (b.before.page)
             for (uint32_t r = 0; r < block_rows_; r++)
                 b.one_tag &= b.before.page->tag_of(b.before.row + r) == b.tag;
-        Slot slot;
+        Store::Slot slot;
         if (!s_.take_slot(b.tag, b.one_tag, slot)) {
             b.outcome = Outcome::refused;
             return;
@@ -293,19 +298,19 @@ private:
         s_.commit(id, b.place, b.complete, b.before, dropped_);
     }
 
-    LocalStore &s_;
+    Store &s_;
     const Shape &shape_;
-    Published &p_;
+    Publication &p_;
     const std::span<const Segment> rows_;
     const uint32_t block_rows_;
     std::vector<Landed> blocks_;
-    Dropped dropped_;
+    Store::Dropped dropped_;
     uint64_t copied_ = 0;
     uint64_t newest_ = 0;     // of the blocks' tags
     bool all_stale_ = false;  // though the publisher is at the store's generation
 };
 
-void LocalStore::Published::land(std::span<const Segment> rows) noexcept try {
+void Publication::land(std::span<const Segment> rows) noexcept try {
     Landing(*store_, *this, rows).run();
 } catch (const std::bad_alloc &) {}  // what has not landed is dropped, which counts it
 

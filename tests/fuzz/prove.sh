@@ -88,19 +88,19 @@ breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's
 breaks operations "drafts are published before they are settled" src/capture/prefixes.cc \
     's/std::min\(d->cut, d->position_end\) > item\.first/std::min(d->cut, d->position_end) > item.first + 2/'
 breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
-breaks operations "rows of older weights stay" src/prefix/local_store.cc \
+breaks operations "rows of older weights stay" src/prefix/store.cc \
     's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'
 breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/filing\.tag < page->tag_of\(row\(position\)\)/false/'
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
-breaks operations "a block is retained once too often" src/prefix/local_store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
+breaks operations "a block is retained once too often" src/prefix/store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
 breaks operations "calls that wait hold up what is between them" src/capture/request_table.h \
     's/\(\(newest\.after == change\.after && newest\.touches\(change\)\)/((newest.number != 0)/'
 breaks operations "a row that is cut in flight counts for no length" src/capture/step_worker.cc \
     's/if \(device != nullptr\) span\.rows->placed\(cut\);//'
 breaks operations "what a store is to get is taken" src/capture/reader.cc 's/^( *)if \(take\)$/\1if (false)/'
 breaks operations "an adopter waits for every step" src/capture/prefixes.cc \
-    's/std::min\(after, owner_->steps\.issued\(\)\)/owner_->steps.issued()/'
+    's/inherit\(after\)/inherit(owner_->steps.issued())/'
 breaks operations "what is cut after a fork is filed for it" src/capture/request_table.h \
     's/if \(step <= lending\.step\) end = /end = /'
 breaks operations "a shared sink row is counted twice" src/capture/issue.cc \
