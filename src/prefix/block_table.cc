@@ -8,21 +8,13 @@
 
 namespace routecap {
 
-template <class T>
-BlockTable::Array<T> BlockTable::zeros(size_t n) {
-    Array<T> array(static_cast<T *>(std::calloc(n, sizeof(T))));
-    if (array == nullptr) throw std::bad_alloc();
-    return array;
-}
-
 BlockTable::BlockTable(uint32_t key_bytes, uint32_t most)
     : key_bytes_(key_bytes),
       stride_((sizeof(Block) + key_bytes + 3) / 4 * 4),
       most_(most),
       mask_(std::bit_ceil(size_t{most} / 2 + 1) - 1),
-      buckets_(zeros<Id>(mask_ + 1)),
-      memory_(zeros<uint8_t>((size_t{most} + 1) * stride_)),
-      gone_cells_(zeros<uint64_t>(Evictions::kWords)) {}
+      buckets_(zeroed_array<Id>(mask_ + 1)),
+      memory_(zeroed_array<uint8_t>((size_t{most} + 1) * stride_)) {}
 
 uint64_t BlockTable::hash(const uint8_t *key) const { return KeyHash::of(key, key_bytes_); }
 

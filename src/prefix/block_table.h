@@ -2,13 +2,11 @@
 // taken at the start, and used as blocks come. Its users guard it.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 
-#include "base/shape.h"
 #include "prefix/evictions.h"
+#include "prefix/zeroed_array.h"
 
 namespace routecap {
 
@@ -64,8 +62,6 @@ public:
     void unlink(Id id, uint64_t hash);
     // Neither linked nor in line.
     void free(Id id);
-    // One past the last that was ever in use.
-    Id end() const { return made_ + 1; }
 
     // The line: who stands longest goes first.
     void enqueue(Id id);
@@ -77,29 +73,19 @@ public:
     bool has_gone(uint64_t hash) const { return gone_.has(hash); }
 
 private:
-    struct Free {
-        void operator()(void *memory) const { std::free(memory); }
-    };
-    template <class T>
-    using Array = std::unique_ptr<T[], Free>;
-    template <class T>
-    static Array<T> zeros(size_t n);
-
     size_t bucket(uint64_t hash) const { return hash & mask_; }
 
     const uint32_t key_bytes_;
     const size_t stride_;
     const uint32_t most_;
     size_t mask_ = 0;
-    Array<Id> buckets_;
-    Array<uint8_t> memory_;
+    ZeroedArray<Id> buckets_;
+    ZeroedArray<uint8_t> memory_;
     uint32_t made_ = 0;
     Id free_ = 0;
     Id oldest_ = 0, newest_ = 0;
 
-    Array<uint64_t> gone_cells_;
-    uint64_t gone_count_ = Evictions::kFirst;
-    Evictions gone_{gone_cells_.get(), &gone_count_};
+    Evictions gone_;
 };
 
 }  // namespace routecap

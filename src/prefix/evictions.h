@@ -10,20 +10,14 @@
 #include <cstdint>
 
 #include "prefix/key_hash.h"
+#include "prefix/zeroed_array.h"
 
 namespace routecap {
 
 class Evictions {
 public:
-    static constexpr uint32_t kLast = 65536, kBuckets = kLast / 8, kCells = 16;
-    static constexpr size_t kWords = size_t{kBuckets} * kCells;
-    // That the count of evictions begins at: cells of zeros are too old then.
-    static constexpr uint64_t kFirst = kLast + 1;
-
-    Evictions(uint64_t *cells, uint64_t *count) : cells_(cells), count_(count) {}
-
     void add(uint64_t hash) {
-        const auto number = static_cast<uint32_t>((*count_)++);
+        const uint32_t number = next_++;
         uint32_t fewest = kCells + 1;
         uint64_t *place = nullptr;
         for (uint64_t *bucket : buckets(hash)) {
@@ -42,15 +36,11 @@ public:
     }
 
     bool has(uint64_t hash) const {
-        const auto now = static_cast<uint32_t>(*count_);
         for (const uint64_t *bucket : buckets(hash))
-            for (uint32_t i = 0; i < kCells; i++) {
-                const uint64_t cell = bucket[i];
-                // Its writer may have counted since.
-                if (print(cell) == print(hash) &&
-                    now - static_cast<uint32_t>(cell) + kLast <= 2 * kLast)
+            for (uint32_t i = 0; i < kCells; i++)
+                if (print(bucket[i]) == print(hash) &&
+                    next_ - static_cast<uint32_t>(bucket[i]) <= kLast)
                     return true;
-            }
         return false;
     }
 
@@ -58,11 +48,14 @@ private:
     static constexpr uint64_t print(uint64_t word) { return word >> 32; }
     std::array<uint64_t *, 2> buckets(uint64_t hash) const {
         const uint64_t other = KeyHash::mix(hash);
-        return {cells_ + size_t{hash % kBuckets} * kCells,
-                cells_ + size_t{other % kBuckets} * kCells};
+        return {&cells_[size_t{hash % kBuckets} * kCells],
+                &cells_[size_t{other % kBuckets} * kCells]};
     }
 
-    uint64_t *const cells_, *const count_;
+    static constexpr uint32_t kLast = 65536, kBuckets = kLast / 8, kCells = 16;
+    const ZeroedArray<uint64_t> cells_ = zeroed_array<uint64_t>(size_t{kBuckets} * kCells);
+    // The number of the next eviction. Cells of zeros are too old from the start.
+    uint32_t next_ = kLast + 1;
 };
 
 }  // namespace routecap

@@ -5,15 +5,10 @@
 
 namespace routecap {
 
-struct MergedRow {
-    bool filled = false;      // it has got cells
-    bool mismatched = false;  // a cell that both have differs, and stays
-};
-
 // Cells that a row lacks come from another, and its tag becomes the least of those whose cells it
 // has. Of two reasons for a cell that both lack the higher stands. A row that is not there adds
 // nothing.
-MergedRow merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity, uint64_t &to_tag,
-                    const uint8_t *from_ids, const uint8_t *from_validity, uint64_t from_tag);
+void merge_row(const Shape &shape, uint8_t *to_ids, uint8_t *to_validity, uint64_t &to_tag,
+               const uint8_t *from_ids, const uint8_t *from_validity, uint64_t from_tag);
 
 }  // namespace routecap
