@@ -205,4 +205,37 @@ private:
     }
 };
 
+// ---- Made from what a caller gave ------------------------------------------------------------
+
+// Calls launch(body) with the element body that reads a checked `r`.
+template <class F>
+int32_t with_received(const routecap_received &r, F launch) {
+    const uint32_t local = r.experts / r.ranks;
+    const Dispatch from{.rows = r.rows,
+                        .live_rows = r.live_rows,
+                        .metadata = r.metadata,
+                        .sources = r.ranks * r.tokens_per_rank,
+                        .k = r.k,
+                        .first_expert = r.rank * local,
+                        .local_experts = local,
+                        .executed = r.executed,
+                        .ignored = &r.counts->ignored};
+    if ((r.flags & ROUTECAP_RECEIVED_EXPANDED) != 0)
+        return launch(ReceivedExpanded{from, r.expert_ends, r.expert_alignment, r.expanded_rows});
+    const bool global = (r.flags & ROUTECAP_RECEIVED_GLOBAL) != 0;
+    return launch(Received{from, global ? 0 : from.first_expert, global, r.dtype, r.ids});
+}
+
+// The element body that compares a checked `r`.
+inline Chosen chosen(const routecap_received &r) {
+    const uint64_t own = uint64_t{r.rank} * r.tokens_per_rank * r.k;
+    return {.executed = r.executed + own,
+            .rows = r.tokens_per_rank,
+            .k = r.k,
+            .tokens = r.tokens,
+            .dtype = r.dtype,
+            .ids = r.topk_ids,
+            .counts = r.counts};
+}
+
 }  // namespace routecap::kernels

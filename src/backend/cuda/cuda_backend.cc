@@ -11,7 +11,6 @@
 #include "backend/backends.h"
 #include "backend/cuda/arena.h"
 #include "backend/cuda/current_context.h"
-#include "backend/dispatch_check.h"
 #include "base/process.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -606,12 +605,13 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
 // These two use only memory of the caller, so a graph needs no reference to the arena.
 int32_t CudaBackend::read_received(const routecap_received &r, routecap_stream stream) {
     const Current current(context_, entered_);
-    return with_received(r, [&](const auto &body) { return launch(body, body.inner(), stream); });
+    return kernels::with_received(
+        r, [&](const auto &body) { return launch(body, body.inner(), stream); });
 }
 
 int32_t CudaBackend::compare_received(const routecap_received &r, routecap_stream stream) {
     const Current current(context_, entered_);
-    const kernels::Chosen body = chosen(r);
+    const kernels::Chosen body = kernels::chosen(r);
     return launch(body, body.inner(), stream);
 }
 

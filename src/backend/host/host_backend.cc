@@ -6,7 +6,6 @@
 #include <new>
 
 #include "backend/backends.h"
-#include "backend/dispatch_check.h"
 #include "base/status.h"
 #include "kernels/list.h"
 
@@ -102,13 +101,13 @@ public:
     }
 
     int32_t read_received(const routecap_received &r, routecap_stream) override {
-        return with_received(r, [](const auto &body) {
+        return kernels::with_received(r, [](const auto &body) {
             run(body);
             return ROUTECAP_OK;
         });
     }
     int32_t compare_received(const routecap_received &r, routecap_stream) override {
-        run(chosen(r));
+        run(kernels::chosen(r));
         return ROUTECAP_OK;
     }
 
