@@ -64,4 +64,16 @@ int32_t read_config(const routecap_config *config, Config &out) {
     return between("budget_bytes", out.budget_bytes, page, UINT64_MAX);
 }
 
+BackendConfig Config::of_backend() const {
+    return {.shape = shape,
+            .backend = backend,
+            .device = device,
+            .rows = rows,
+            .slots = role == ROUTECAP_ROLE_OWNER ? slots : 0,
+            .sink_dtype = sink_dtype,
+            .external_sink = external_sink,
+            .checked = checked,
+            .first_epoch = first_epoch};
+}
+
 }  // namespace routecap

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/backends.h"
 #include "base/declared.h"
 #include "base/shape.h"
 #include "routecap.h"
@@ -23,6 +24,9 @@ struct Config {
     uint64_t budget_bytes = 0;
     uint64_t first_epoch = 1;  // of slots' names (kernels/body.h); tests begin near the end
     ShapePtr shape;            // null if disabled
+
+    // What its backend is made of.
+    BackendConfig of_backend() const;
 };
 
 int32_t read_config(const routecap_config *config, Config &out);

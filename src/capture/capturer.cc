@@ -25,7 +25,7 @@ routecap_memory memory_of(const Config &config) {
     if (config.role == ROUTECAP_ROLE_OWNER)
         m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
                         (config.load ? LoadCounter::bytes(shape) : 0);
-    const DeviceMemory device = device_memory_of(config);
+    const DeviceMemory device = device_memory_of(config.of_backend());
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
     m.page_rows = shape.page_rows;
@@ -62,7 +62,7 @@ Capturer::Capturer(const Config &config, std::unique_ptr<Backend> backend)
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
     std::unique_ptr<Backend> backend;
     if (config.role != ROUTECAP_ROLE_DISABLED)
-        if (int32_t s = make_backend(config, backend); s < 0) return s;
+        if (int32_t s = make_backend(config.of_backend(), backend); s < 0) return s;
     std::unique_ptr<Capturer> c(new Capturer(config, std::move(backend)));
     if (c->owner_ != nullptr) {
         c->owner_->worker.set_check(c->forward.check());

@@ -84,7 +84,7 @@ TEST(Naming, two_names_are_different_however_many_are_between_them) {
 // slots so often takes minutes there.
 TEST(Naming, what_was_left_in_a_slot_is_not_what_a_later_step_covers) {
     std::unique_ptr<Backend> backend;
-    ASSERT_EQ(make_backend(config_of(1, ROUTECAP_BACKEND_HOST), backend), ROUTECAP_OK);
+    ASSERT_EQ(make_backend(config_of(1, ROUTECAP_BACKEND_HOST).of_backend(), backend), ROUTECAP_OK);
     ASSERT_EQ(backend->begin(kRows, nullptr), ROUTECAP_OK);
     ASSERT_EQ(backend->snapshot(nullptr), ROUTECAP_OK);
     EXPECT_EQ(backend->contents(0).covered, kRows);
@@ -145,7 +145,7 @@ TEST(Naming, steps_go_on_where_the_epochs_outgrow_24_and_32_bits) {
 // an earlier step left.
 TEST(Backends, a_step_has_not_landed_before_it_was_copied) {
     std::unique_ptr<Backend> backend;
-    ASSERT_EQ(make_backend(config_of(1, backend_to_test()), backend), ROUTECAP_OK);
+    ASSERT_EQ(make_backend(config_of(1, backend_to_test()).of_backend(), backend), ROUTECAP_OK);
     for (const uint32_t rows : {4u, 2u, 3u}) {
         bool capturing = true;
         ASSERT_EQ(backend->enter(nullptr, capturing), ROUTECAP_OK);

@@ -37,10 +37,9 @@ struct Plan {
     size_t sink_bytes, staging_bytes;
     kernels::SlotLayout layout;
 
-    explicit Plan(const Config &config)
+    explicit Plan(const BackendConfig &config)
         : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
         const Shape &shape = *config.shape;
-        const size_t slot_count = config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
         sink_bytes = config.external_sink
                          ? 0
@@ -48,18 +47,18 @@ struct Plan {
         table = aligned(sizeof(kernels::Control));
         sink = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
         slots = sink + aligned(sink_bytes);
-        bytes = slots + slot_count * layout.bytes();
-        staging_bytes = slot_count * (layout.bytes() + 8);
+        bytes = slots + config.slots * layout.bytes();
+        staging_bytes = config.slots * (layout.bytes() + 8);
     }
 };
 
 class CudaBackend final : public Backend {
 public:
-    explicit CudaBackend(const Config &config)
+    explicit CudaBackend(const BackendConfig &config)
         : shape_(config.shape),
           config_(config),
           plan_(config),
-          slot_count_(config.role == ROUTECAP_ROLE_OWNER ? config.slots : 0),
+          slot_count_(config.slots),
           slots_(slot_count_),
           epoch_(config.first_epoch - 1) {}
     int32_t create();
@@ -187,7 +186,7 @@ private:
     uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
 
     const ShapePtr shape_;
-    const Config config_;
+    const BackendConfig config_;
     const Plan plan_;
     const uint32_t slot_count_;
     const Driver &driver_ = driver();
@@ -866,7 +865,7 @@ const char *CudaBackend::failure(int32_t slot) const {
 
 }  // namespace
 
-int32_t make_cuda_backend(const Config &config, std::unique_ptr<Backend> &backend) {
+int32_t make_cuda_backend(const BackendConfig &config, std::unique_ptr<Backend> &backend) {
     const Driver &d = driver();
     if (d.status < 0) return report(d.status, "%s", d.detail);
     if (d.process != process_generation())
@@ -885,7 +884,7 @@ BackendInfo cuda_backend_info() {
     return {d.status == ROUTECAP_OK, d.devices, d.detail};
 }
 
-DeviceMemory cuda_memory_of(const Config &config) {
+DeviceMemory cuda_memory_of(const BackendConfig &config) {
     const Plan plan(config);
     return {plan.bytes, plan.staging_bytes};
 }

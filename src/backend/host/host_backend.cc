@@ -31,7 +31,7 @@ void run(const Kernel &kernel) {
 
 class HostBackend final : public Backend {
 public:
-    explicit HostBackend(const Config &config)
+    explicit HostBackend(const BackendConfig &config)
         : shape_(config.shape),
           rows_(config.rows),
           epoch_(config.first_epoch - 1),
@@ -41,7 +41,7 @@ public:
                                     : shape_->layers *
                                           sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
           sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
-        if (config.role != ROUTECAP_ROLE_OWNER) return;
+        if (config.slots == 0) return;
         slots_ = allocate(config.slots * layout_.bytes());
         // Of no epoch.
         for (uint32_t s = 0; s < config.slots; s++)
@@ -254,7 +254,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Backend> make_host_backend(const Config &config) {
+std::unique_ptr<Backend> make_host_backend(const BackendConfig &config) {
     return std::make_unique<HostBackend>(config);
 }
 
