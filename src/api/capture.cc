@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "api/call.h"
-#include "backend/config.h"
 #include "base/structs.h"
+#include "capture/config.h"
 
 using namespace routecap;
 

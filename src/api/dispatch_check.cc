@@ -1,5 +1,4 @@
 // Comparing what ran in an expert-parallel dispatch with what was chosen.
-#include "backend/dispatch_check.h"
 #include "api/call.h"
 
 using namespace routecap;

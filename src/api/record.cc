@@ -1,7 +1,7 @@
 // The sink, recording, routing from logits, and probes.
 #include "api/call.h"
-#include "backend/routing_method.h"
 #include "base/structs.h"
+#include "capture/routing_method.h"
 
 using namespace routecap;
 

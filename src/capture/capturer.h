@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "backend/backends.h"
-#include "backend/config.h"
+#include "capture/config.h"
 #include "capture/forward_path.h"
 #include "capture/owner.h"
 #include "capture/reader.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/config.h"
+#include "capture/config.h"
 #include "capture/forward_check.h"
 #include "capture/owner.h"
 #include "capture/request_table.h"

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/config.h"
 #include "base/completion.h"
 #include "base/counters.h"
+#include "capture/config.h"
 #include "capture/registry.h"
 #include "capture/step_worker.h"
 #include "capture/steps.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/config.h"
+#include "capture/config.h"
 #include "capture/owner.h"
 #include "capture/request_table.h"
 #include "routecap.h"

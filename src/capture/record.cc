@@ -1,12 +1,12 @@
 // Recording: where ids come into the sink by a call, and the probe that looks at what came.
 // Arguments are checked here; the work is the backend's.
-#include "backend/dispatch_check.h"
-#include "backend/routing_method.h"
 #include "backend/sink.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "capture/forward_path.h"
 #include "capture/probe.h"
+#include "capture/received.h"
+#include "capture/routing_method.h"
 
 namespace routecap {
 

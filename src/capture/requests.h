@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/config.h"
+#include "capture/config.h"
 #include "capture/owner.h"
 #include "capture/request_table.h"
 #include "prefix/store.h"

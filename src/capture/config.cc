@@ -1,4 +1,4 @@
-#include "backend/config.h"
+#include "capture/config.h"
 
 #include <cstdlib>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "backend/routing_method.h"
+#include "capture/routing_method.h"
 
 #include <cmath>
 

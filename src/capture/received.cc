@@ -1,4 +1,4 @@
-#include "backend/dispatch_check.h"
+#include "capture/received.h"
 
 #include "base/status.h"
 
