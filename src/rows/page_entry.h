@@ -5,36 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/row_source.h"
+#include "load/phase.h"
 #include "routecap.h"
 #include "rows/pages.h"
 
 namespace routecap {
-
-// Whether the load counts rows as prefill or as decode.
-enum class Phase : uint8_t {
-    prefill = ROUTECAP_PHASE_PREFILL,
-    decode = ROUTECAP_PHASE_DECODE,
-    none,  // they are not counted
-};
-
-// Rows to be filed, at equal distances in memory. The distance of validity may be negative, because
-// a slot has the validity of its rows in reverse order.
-struct RowSource {
-    const uint8_t *ids;
-    const uint8_t *validity;
-    ptrdiff_t ids_stride;
-    ptrdiff_t validity_stride;
-
-    const uint8_t *ids_of(uint64_t row) const {
-        return ids + static_cast<ptrdiff_t>(row) * ids_stride;
-    }
-    const uint8_t *validity_of(uint64_t row) const {
-        return validity + static_cast<ptrdiff_t>(row) * validity_stride;
-    }
-    RowSource from(uint64_t row) const {
-        return {ids_of(row), validity_of(row), ids_stride, validity_stride};
-    }
-};
 
 // How many rows ended in which way. Each row is in one of the first eight counts.
 struct RowOutcomes {
