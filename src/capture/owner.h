@@ -11,7 +11,7 @@
 #include "capture/registry.h"
 #include "capture/step_worker.h"
 #include "capture/steps.h"
-#include "rows/load_counter.h"
+#include "load/load_counter.h"
 #include "rows/pages.h"
 
 namespace routecap {

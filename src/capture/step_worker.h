@@ -25,7 +25,7 @@
 #include "capture/steps.h"
 #include "capture/turn.h"
 #include "capture/watch.h"
-#include "rows/load_counter.h"
+#include "load/load_counter.h"
 
 namespace routecap {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "rows/load_counter.h"
+#include "load/load_counter.h"
 
 namespace routecap {
 

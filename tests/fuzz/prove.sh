@@ -82,7 +82,7 @@ breaks operations "all drafts are kept" src/rows/row_store.cc \
     's/const bool keep = kept\.empty\(\) \? index < keep_first/const bool keep = kept.empty() ? index <= keep_first/'
 breaks operations "a step is not lost" src/capture/issue.cc \
     's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
-breaks operations "what was there is counted again" src/rows/load_counter.cc \
+breaks operations "what was there is counted again" src/load/load_counter.cc \
     's/ \|\| \(known != nullptr \&\& Shape::valid\(known, l\)\)\) continue;/) continue;/'
 breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/step\.tag, span\.phase, charge/step.tag, Phase::decode, charge/'
 breaks operations "drafts are published before they are settled" src/capture/prefixes.cc \

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/row_source.h"
 #include "base/shape.h"
-#include "rows/page_entry.h"
+#include "load/phase.h"
 
 namespace routecap {
 

@@ -1,4 +1,4 @@
-#include "rows/load_counter.h"
+#include "load/load_counter.h"
 
 #include <algorithm>
 #include <cstring>
