@@ -41,8 +41,8 @@ struct RecordedLayer {
     const int32_t *table;
 };
 
-// "Naming" a slot tells the device which slot the next snapshot fills, and begins a new epoch. An
-// owner's backend starts with slot 0 named.
+// "Naming" a slot tells the device which slot the next snapshot fills, and begins a new epoch. A
+// backend with slots starts with slot 0 named.
 class Backend {
 public:
     virtual ~Backend() = default;

@@ -35,7 +35,7 @@ routecap_memory memory_of(const Config &config) {
     return m;
 }
 
-Owner::Owner(const Config &config, uint64_t number, Backend &backend)
+CaptureState::CaptureState(const Config &config, uint64_t number, Backend &backend)
     : storage(std::make_shared<const Storage>(config.shape,
                                               PagePool::create(config.shape, config.budget_bytes),
                                               std::make_shared<Completion>())),
@@ -52,21 +52,21 @@ Owner::Owner(const Config &config, uint64_t number, Backend &backend)
 Capturer::Capturer(const Config &config, std::unique_ptr<Backend> backend)
     : config_(config),
       backend_(std::move(backend)),
-      owner_(config.role == ROUTECAP_ROLE_OWNER
-                 ? std::make_unique<Owner>(config_, number_, *backend_)
+      state_(config.role == ROUTECAP_ROLE_OWNER
+                 ? std::make_unique<CaptureState>(config_, number_, *backend_)
                  : nullptr),
-      forward(config_, backend_.get(), owner_.get()),
-      requests(config_, owner_.get()),
-      reader(config_, owner_.get()) {}
+      forward(config_, backend_.get(), state_.get()),
+      requests(config_, state_.get()),
+      reader(config_, state_.get()) {}
 
 int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &capturer) {
     std::unique_ptr<Backend> backend;
     if (config.role != ROUTECAP_ROLE_DISABLED)
         if (int32_t s = make_backend(config.of_backend(), backend); s < 0) return s;
     std::unique_ptr<Capturer> c(new Capturer(config, std::move(backend)));
-    if (c->owner_ != nullptr) {
-        c->owner_->worker.set_check(c->forward.check());
-        if (int32_t s = c->owner_->worker.start(config.manual_progress); s < 0) return s;
+    if (c->state_ != nullptr) {
+        c->state_->worker.set_check(c->forward.check());
+        if (int32_t s = c->state_->worker.start(config.manual_progress); s < 0) return s;
     }
     c->log_creation();
     c->whole_ = true;
@@ -75,9 +75,9 @@ int32_t Capturer::create(const Config &config, std::unique_ptr<Capturer> &captur
 }
 
 Capturer::~Capturer() {
-    if (owner_ != nullptr) {
+    if (state_ != nullptr) {
         backend_->give_up();
-        owner_->worker.stop();
+        state_->worker.stop();
     }
     if (!whole_) return;
     const routecap_stats s = counted();
@@ -98,7 +98,7 @@ void Capturer::log_creation() const {
     tell(ROUTECAP_LOG_INFO,
          "capturer %llu made: %s on %s (%s), %u layers, k %u of %u experts, %u rows, %u slots, "
          "budget_bytes %llu%s; it has %llu bytes on the device, %llu page-locked, %llu others",
-         ull(number_), owner_ != nullptr ? "owner" : "mirror", where,
+         ull(number_), state_ != nullptr ? "owner" : "mirror", where,
          backend_info(config_.backend).detail, config_.shape->layers, config_.shape->k,
          config_.shape->experts, config_.rows, config_.slots, ull(config_.budget_bytes),
          config_.checked ? ", checked" : "", ull(m.device_bytes), ull(m.pinned_bytes),
@@ -108,8 +108,8 @@ void Capturer::log_creation() const {
 // ---- Steps ----------------------------------------------------------------------------------
 
 int32_t Capturer::poll(routecap_step step) const {
-    if (owner_ == nullptr) return ROUTECAP_OK;
-    const Steps &steps = owner_->steps;
+    if (state_ == nullptr) return ROUTECAP_OK;
+    const Steps &steps = state_->steps;
     if (step == 0 || step > steps.issued())
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "step %llu was not issued; the last was %llu",
                       static_cast<unsigned long long>(step),
@@ -121,22 +121,22 @@ int32_t Capturer::poll(routecap_step step) const {
 }
 
 int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *conflicting) {
-    if (owner_ == nullptr) {
+    if (state_ == nullptr) {
         if (conflicting != nullptr) *conflicting = 0;
         return ROUTECAP_OK;
     }
     if (int32_t s = poll(step); s < 0) return s;
-    owner_->completion.wait(timeout_ns, [&] { return owner_->steps.landed(step); });
+    state_->completion.wait(timeout_ns, [&] { return state_->steps.landed(step); });
     const int32_t status = poll(step);
     if (status == ROUTECAP_PENDING) return status;
-    return owner_->steps.with_result(step, [&](const StepResult &r) {
+    return state_->steps.with_result(step, [&](const StepResult &r) {
         if (conflicting != nullptr) *conflicting = r.conflicts;
         return r.slip < 0 ? ForwardCheck::report_found(step, r.slip) : status;
     });
 }
 
 int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     if (int32_t s = poll(step); s < 0) return s;
     std::vector<kernels::SinkLayer> layers;
     routecap_sink from{};
@@ -150,12 +150,12 @@ int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
                       "%u rows, and spans of step %llu name sink rows up to %u", from.rows,
                       ull(step), awaited - 1);
     backend_->arrive(step, rows != nullptr ? layers.data() : nullptr, from.rows);
-    owner_->worker.wake();
+    state_->worker.wake();
     return ROUTECAP_OK;
 }
 
 int32_t Capturer::progress() {
-    if (owner_ != nullptr) owner_->completion.progress();
+    if (state_ != nullptr) state_->completion.progress();
     return ROUTECAP_OK;
 }
 
@@ -169,8 +169,8 @@ int32_t Capturer::stats(routecap_stats *stats) const {
 
 routecap_stats Capturer::counted() const {
     routecap_stats out{};
-    if (owner_ != nullptr) {
-        const Counters &c = owner_->counters;
+    if (state_ != nullptr) {
+        const Counters &c = state_->counters;
 #define COUNTER(field) out.field = static_cast<decltype(out.field)>(c.field);
         ROUTECAP_COUNTERS(COUNTER)
 #undef COUNTER
@@ -179,11 +179,11 @@ routecap_stats Capturer::counted() const {
             out.cells_out_of_range += c.layers[l].out_of_range;
             out.cells_duplicate += c.layers[l].duplicate;
         }
-        out.requests_open = owner_->registry.open_requests();
+        out.requests_open = state_->registry.open_requests();
         out.steps_in_flight = out.steps_issued - out.steps_landed;
-        out.bytes_in_use = owner_->pool.used();
-        out.bytes_peak = owner_->pool.peak();
-        out.bytes_budget = owner_->pool.budget();
+        out.bytes_in_use = state_->pool.used();
+        out.bytes_peak = state_->pool.peak();
+        out.bytes_budget = state_->pool.budget();
     }
     return out;
 }
@@ -196,14 +196,14 @@ int32_t Capturer::layer_stats(routecap_layer_stats *stats, size_t stat_size, siz
         return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
     for (size_t l = 0; l < count; l++) {
         routecap_layer_stats out{};
-        if (owner_ != nullptr) {
-            const LayerCounters &c = owner_->counters.layers[l];
+        if (state_ != nullptr) {
+            const LayerCounters &c = state_->counters.layers[l];
             out.unwritten = c.unwritten;
             out.out_of_range = c.out_of_range;
             out.duplicate = c.duplicate;
             out.silent_steps = c.silent_steps;
             const uint64_t missing = out.unwritten + out.out_of_range + out.duplicate,
-                           landed = owner_->counters.rows_landed;
+                           landed = state_->counters.rows_landed;
             out.rows_written = landed > missing ? landed - missing : 0;
         }
         write_bytes(reinterpret_cast<char *>(stats) + l * stat_size, stat_size, out);
@@ -218,7 +218,7 @@ int32_t Capturer::load(routecap_load *load, uint64_t *counts, size_t count) {
     if (counts == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "counts is NULL");
     if (int32_t s = check_count(count, sizeof *counts, "counts"); s < 0) return s;
     routecap_load out{};
-    if (owner_ == nullptr) {
+    if (state_ == nullptr) {
         std::fill_n(counts, count, 0);
         write_struct(load, out);
         return ROUTECAP_OK;
@@ -226,10 +226,10 @@ int32_t Capturer::load(routecap_load *load, uint64_t *counts, size_t count) {
     if (!config_.load)
         return report(ROUTECAP_ERR_ARGUMENT,
                       "the capturer was created without ROUTECAP_CONFIG_LOAD");
-    const LoadCounter &counter = *owner_->load;
+    const LoadCounter &counter = *state_->load;
     const bool fits = count == counter.size();
     const LoadCounter::Sums sums =
-        owner_->worker.between_steps([&] { return counter.read(fits ? counts : nullptr); });
+        state_->worker.between_steps([&] { return counter.read(fits ? counts : nullptr); });
     out.layers = config_.shape->layers;
     out.experts = config_.shape->experts;
     out.steps = sums.steps;

@@ -1,5 +1,5 @@
 // A capturer: the object behind the handle. Its three parts do the work of the calls: the forward
-// path, the requests, and the reader. What all of them share in an owner is in Owner.
+// path, the requests, and the reader. What all of them share is in CaptureState.
 #pragma once
 
 #include <atomic>
@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "backend/backends.h"
+#include "capture/capture_state.h"
 #include "capture/config.h"
 #include "capture/forward_path.h"
-#include "capture/owner.h"
 #include "capture/reader.h"
 #include "capture/requests.h"
 #include "routecap.h"
@@ -27,9 +27,9 @@ class Capturer {
 
     const Config config_;
     const uint64_t number_ = next_number();
-    bool whole_ = false;                      // it was handed out
-    const std::unique_ptr<Backend> backend_;  // null if disabled
-    const std::unique_ptr<Owner> owner_;      // null of a mirror, or if disabled
+    bool whole_ = false;                         // it was handed out
+    const std::unique_ptr<Backend> backend_;     // null if disabled
+    const std::unique_ptr<CaptureState> state_;  // null of a mirror, or if disabled
 
 public:
     static int32_t create(const Config &config, std::unique_ptr<Capturer> &capturer);

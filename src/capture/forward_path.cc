@@ -9,8 +9,8 @@
 
 namespace routecap {
 
-ForwardPath::ForwardPath(const Config &config, Backend *backend, Owner *owner)
-    : config_(config), backend_(backend), owner_(owner) {
+ForwardPath::ForwardPath(const Config &config, Backend *backend, CaptureState *state)
+    : config_(config), backend_(backend), state_(state) {
     if (disabled()) return;
     if (config.checked) check_.emplace(*backend, config.rows);
     recorded_.resize(config.shape->layers);
@@ -51,14 +51,14 @@ int32_t ForwardPath::prepare_begin(bool capturing, routecap_stream stream) {
     if (later_)
         return report(ROUTECAP_ERR_STATE,
                       "the rows of this capturer's steps arrive later: it begins none");
-    if (owner_ != nullptr && !capturing && owner_->steps.named() == kernels::kNoSlot) {
+    if (state_ != nullptr && !capturing && state_->steps.named() == kernels::kNoSlot) {
         // None was free at the last issue; maybe one is now.
-        Steps &steps = owner_->steps;
+        Steps &steps = state_->steps;
         int32_t slot = steps.free_slot();
         // On the host every step in flight has landed: it only waits to be filed.
         while (slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST &&
                !config_.may_lose) {
-            owner_->worker.file_one_step();
+            state_->worker.file_one_step();
             slot = steps.free_slot();
             // None was filed if a finish before them waits for memory.
             if (slot == kernels::kNoSlot) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -103,12 +103,12 @@ int32_t ForwardPath::enter_outside_capture(routecap_stream stream) {
 }
 
 int32_t ForwardPath::discard(routecap_stream stream) {
-    if (owner_ != nullptr)
+    if (state_ != nullptr)
         if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     begun_ = false;
     if (check_) check_->discarded();
-    if (owner_ == nullptr) return ROUTECAP_OK;
-    Steps &steps = owner_->steps;
+    if (state_ == nullptr) return ROUTECAP_OK;
+    Steps &steps = state_->steps;
     if (steps.named() == kernels::kNoSlot) steps.name(steps.free_slot());
     backend_->name_slot(steps.named(), stream);
     return ROUTECAP_OK;

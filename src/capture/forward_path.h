@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "capture/capture_state.h"
 #include "capture/config.h"
 #include "capture/forward_check.h"
-#include "capture/owner.h"
 #include "capture/request_table.h"
 #include "routecap.h"
 
@@ -22,8 +22,8 @@ namespace routecap {
 
 class ForwardPath {
 public:
-    // Without a backend the capturer is disabled; without an owner it is a mirror.
-    ForwardPath(const Config &config, Backend *backend, Owner *owner);
+    // Without a backend the capturer is disabled; without a state it is a mirror.
+    ForwardPath(const Config &config, Backend *backend, CaptureState *state);
 
     // For each call of the forward path, whose thread it checks in checked mode.
     ForwardCheck *check() { return check_ ? &*check_ : nullptr; }
@@ -72,15 +72,15 @@ private:
     // issue.cc
     struct Issue;
     int32_t check_span(const Issue &issue, uint32_t i) const;
-    int32_t check_spans(Issue &issue) REQUIRES(owner_->registry.mutex);
+    int32_t check_spans(Issue &issue) REQUIRES(state_->registry.mutex);
     int32_t check_sink_rows(Issue &issue);
     static int32_t report_shared(const Issue &issue, uint32_t i);
     bool overlaps(const Issue &issue);
-    int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(owner_->registry.mutex);
+    int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(state_->registry.mutex);
 
     const Config &config_;
     Backend *const backend_;             // null if disabled
-    Owner *const owner_;                 // null of a mirror
+    CaptureState *const state_;          // null of a mirror
     std::optional<ForwardCheck> check_;  // in checked mode
 
     // The step being recorded, as far as the host knows it.

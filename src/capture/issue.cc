@@ -133,7 +133,7 @@ int32_t ForwardPath::check_spans(Issue &issue) {
     for (uint32_t i = 0; i < count; i++) {
         // Requests lie all over memory.
         if (i + kAhead < count)
-            owner_->registry.requests.prefetch(issue.span(i + kAhead).request, true);
+            state_->registry.requests.prefetch(issue.span(i + kAhead).request, true);
         const routecap_span &span = issue.span(i);
         if (int32_t s = check_span(issue, i); s < 0) return s;
         if (span.sink_row < sink_end) [[unlikely]]
@@ -142,10 +142,10 @@ int32_t ForwardPath::check_spans(Issue &issue) {
         issue.drafts += speculative(span);
         if (speculative(span) && (draft_rows += span.rows) > UINT32_MAX)
             return report(ROUTECAP_ERR_ARGUMENT, "span %u: more than 2^32 drafts in one step", i);
-        Request *request = owner_->registry.requests.find(span.request);
+        Request *request = state_->registry.requests.find(span.request);
         checked_[i] = {request, request != nullptr ? issue.charge_of(span, *request) : 0};
         if (request == nullptr) continue;
-        issue.wanted += issue.bytes_of(span, checked_[i].charge, owner_->pool);
+        issue.wanted += issue.bytes_of(span, checked_[i].charge, state_->pool);
         if (!plain(span)) continue;
         // The number may be one of 2^32 issues ago: then it compares in vain.
         if (request->check == checks_ && request->check_last < i)
@@ -239,12 +239,12 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
         // An earlier span of this step may pay for a page that this one touches. What check_spans
         // found is enough nevertheless: the page that was the request's own then still is.
         const uint32_t less = std::min(charge, issue.charge_of(span, request));
-        if (issue.reserved) owner_->pool.unreserve((charge - less) * owner_->pool.page_bytes());
+        if (issue.reserved) state_->pool.unreserve((charge - less) * state_->pool.page_bytes());
         charge = less;
     }
     const bool filed =
         !issue.lost &&
-        (issue.reserved || owner_->pool.reserve(issue.bytes_of(span, charge, owner_->pool)));
+        (issue.reserved || state_->pool.reserve(issue.bytes_of(span, charge, state_->pool)));
     if (draft || device) {
         request.changed = true;
         request.flagged_end = std::max(request.flagged_end, end);
@@ -254,7 +254,7 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
         if (request.drafts != nullptr && request.drafts->step == issue.ticket)
             first_draft = request.drafts->first_index + request.drafts->rows;
         request.drafts =
-            new (owner_->registry.requests.drafts.take()) DraftSpan{.next = request.drafts,
+            new (state_->registry.requests.drafts.take()) DraftSpan{.next = request.drafts,
                                                                     .step = issue.ticket,
                                                                     .position = span.position,
                                                                     .position_end = end,
@@ -270,7 +270,7 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     }
     if (!filed) {
         request.note_missing(draft ? 0 : span.position, draft ? 0 : end);
-        owner_->registry.append(request.after(),
+        state_->registry.append(request.after(),
                                 Miss{request.rows(), span.position, end, draft ? issue.ticket : 0,
                                      first_draft, span.rows, device,
                                      static_cast<uint8_t>(issue.lost ? ROUTECAP_MISSING_LOST
@@ -305,7 +305,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
                            const routecap_issue_options *options, int32_t *status,
                            routecap_step *step, routecap_stream stream) {
     if (count >= UINT32_MAX) return report(ROUTECAP_ERR_ARGUMENT, "%zu spans", count);
-    if (owner_ == nullptr) {
+    if (state_ == nullptr) {
         begun_ = false;
         if (check_) check_->issued();
         for (size_t i = 0; status != nullptr && i < count; i++) status[i] = ROUTECAP_OK;
@@ -330,9 +330,9 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         o.positions_dtype != ROUTECAP_DTYPE_I64)
         return report(ROUTECAP_ERR_DTYPE, "positions of dtype %d", o.positions_dtype);
 
-    Steps &steps = owner_->steps;
-    StepWorker &worker = owner_->worker;
-    Counters &counters = owner_->counters;
+    Steps &steps = state_->steps;
+    StepWorker &worker = state_->worker;
+    Counters &counters = state_->counters;
     if (checked_.size() < count) checked_.resize(count);
     order_.reserve(count);
     if (later && steps.named() == kernels::kNoSlot)  // maybe one is free now
@@ -348,20 +348,20 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
                 .lost = slot == kernels::kNoSlot && count > 0};
     if (slot != kernels::kNoSlot) issue.step = &steps.step(slot);
 
-    Lock lock(owner_->registry.mutex);
+    Lock lock(state_->registry.mutex);
     if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, count);
     // Checks the spans, and makes room for what the second pass adds.
-    const auto check = [&]() REQUIRES(owner_->registry.mutex) {
-        owner_->registry.promised = 0;
+    const auto check = [&]() REQUIRES(state_->registry.mutex) {
+        state_->registry.promised = 0;
         if (int32_t s = check_spans(issue); s < 0) return s;
-        owner_->registry.requests.drafts.make_room(issue.drafts);
-        owner_->registry.make_room(count + 1);
+        state_->registry.requests.drafts.make_room(issue.drafts);
+        state_->registry.make_room(count + 1);
         return int32_t{ROUTECAP_OK};
     };
     if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check(); s < 0) return s;
-        owner_->registry.promised = count + 1;
+        state_->registry.promised = count + 1;
         lock.unlock();
         int32_t s = ROUTECAP_OK;
         if (check_) s = check_->check_memory({{o.positions, "options.positions"}});
@@ -369,15 +369,15 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         if (s >= 0 && o.snapshot == ROUTECAP_SNAPSHOT_MAKE) s = backend_->snapshot(stream);
         lock.lock();
         if (s < 0) {
-            owner_->registry.promised = 0;
+            state_->registry.promised = 0;
             return s;
         }
     }
     for (bool reclaimed = false;; reclaimed = true) {
         if (int32_t s = check(); s < 0) return s;
-        issue.reserved = issue.wanted == 0 || owner_->pool.reserve(issue.wanted);
+        issue.reserved = issue.wanted == 0 || state_->pool.reserve(issue.wanted);
         if (issue.reserved || reclaimed) break;  // after that what fits is accepted
-        owner_->registry.promised = count + 1;
+        state_->registry.promised = count + 1;
         lock.unlock();
         worker.reclaim();
         lock.lock();
@@ -412,7 +412,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         counters.steps_lost++;
     }
     if (to_file)
-        owner_->registry.append(issue.ticket, FileStep{slot});
+        state_->registry.append(issue.ticket, FileStep{slot});
     else
         counters.steps_landed++;
     lock.unlock();

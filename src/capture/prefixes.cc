@@ -26,7 +26,7 @@ int32_t Requests::check_prefix(const Store &store, const Shape &from, const Shap
 // ---- Publish --------------------------------------------------------------------------------
 
 int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, uint64_t generation) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     Keys keys;
     if (int32_t s = check_prefix(*store, *config_.shape, *store->config().shape, item.first,
                                  item.keys, item.count, keys);
@@ -34,11 +34,11 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
         return s;
     const uint64_t rows = store->config().block_rows, end = item.first + item.count * rows;
     {
-        const Lock lock(owner_->registry.mutex);
+        const Lock lock(state_->registry.mutex);
         Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
+        if (int32_t s = state_->registry.find(item.request, &request); s < 0) return s;
         if (item.count == 0) return ROUTECAP_OK;
-        const uint64_t issued = std::max(request->length_now(owner_->steps), request->flagged_end);
+        const uint64_t issued = std::max(request->length_now(state_->steps), request->flagged_end);
         if (end > issued)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) were not issued",
                           ull(std::max(issued, item.first)), ull(end));
@@ -50,15 +50,15 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
                               ull(item.first), ull(end), ull(d->step));
     }
     std::shared_ptr<Publication> publication;
-    if (int32_t s = store->publish(keys, item.first, generation, owner_, publication); s < 0)
+    if (int32_t s = store->publish(keys, item.first, generation, state_, publication); s < 0)
         return s;
     if (publication == nullptr) return ROUTECAP_OK;
-    return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+    return change(item.request, [&](Request &request) REQUIRES(state_->registry.mutex) {
         request.change_rare().lendings.make_room(request.applied());
         request.share(end);
         request.note_lending(item.first, end);
         Publication &noted = *publication;
-        owner_->registry.append(request.after(), Publish{request.rows(), std::move(publication)});
+        state_->registry.append(request.after(), Publish{request.rows(), std::move(publication)});
         noted.handed_over(request.after());  // from now on it can be adopted
         return ROUTECAP_OK;
     });
@@ -68,31 +68,31 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
 
 int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64_t generation) {
     item.rows = item.found = item.evicted = item.not_published = item.stale = 0;
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     Keys keys;
     if (int32_t s = check_prefix(*store, *store->config().shape, *config_.shape, item.first,
                                  item.keys, item.count, keys);
         s < 0)
         return s;
     {
-        const Lock lock(owner_->registry.mutex);
+        const Lock lock(state_->registry.mutex);
         Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(item.request, &request); s < 0) return s;
+        if (int32_t s = state_->registry.find(item.request, &request); s < 0) return s;
     }
     if (item.count == 0) return ROUTECAP_OK;
     const uint64_t end = item.first + item.count * store->config().block_rows;
     routecap_adoption found{};
     uint64_t after = 0;
     std::unique_ptr<Adoption> adoption;
-    if (int32_t s = store->adopt(keys, item.first, generation, owner_, found, after, adoption);
+    if (int32_t s = store->adopt(keys, item.first, generation, state_, found, after, adoption);
         s < 0)
         return s;
-    return change(item.request, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+    return change(item.request, [&](Request &request) REQUIRES(state_->registry.mutex) {
         request.extend_attached(end);
         if (after > 0) request.inherit(after);
         request.note_operation();
         request.note_change(item.first, end);
-        owner_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});
+        state_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});
         item.rows = found.rows;
         item.found = found.found;
         item.evicted = found.evicted;

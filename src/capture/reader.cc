@@ -58,14 +58,14 @@ int32_t Reader::read(routecap_request handle, uint64_t first, uint64_t rows, boo
 int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
     uint64_t ready = 0;  // operations that must be applied
     {
-        const Lock lock(owner_->registry.mutex);
+        const Lock lock(state_->registry.mutex);
         Request *request = nullptr;
-        if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
+        if (int32_t s = state_->registry.find(handle, &request); s < 0) return s;
         request->data->retain();
         data.reset(request->data.get());
-        if (!owner_->worker.manual()) ready = request->ready_operations(owner_->steps);
+        if (!state_->worker.manual()) ready = request->ready_operations(state_->steps);
     }
-    if (ready > 0) owner_->worker.apply_operations();
+    if (ready > 0) state_->worker.apply_operations();
     if (data->rows.applied.load(std::memory_order_acquire) < ready)
         return report(ROUTECAP_ERR_NO_MEMORY,
                       "the system has no memory for operations that were handed over before");
@@ -77,16 +77,16 @@ int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
 // the store.
 int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first, uint64_t rows,
                         bool take, Range &range) {
-    const Lock lock(owner_->registry.mutex);
+    const Lock lock(state_->registry.mutex);
     Request *found = nullptr;
-    if (int32_t s = owner_->registry.find(handle, &found); s < 0) return s;
+    if (int32_t s = state_->registry.find(handle, &found); s < 0) return s;
     Request &request = *found;
-    const uint64_t length = request.length_now(owner_->steps);
+    const uint64_t length = request.length_now(state_->steps);
     uint64_t in_flight = UINT64_MAX;  // the first row at or after `first` that is
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    request.for_each_in_flight(owner_->steps, [&](const StepSpan &span, uint64_t) {
+    request.for_each_in_flight(state_->steps, [&](const StepSpan &span, uint64_t) {
         if (!span.speculative)
             not_landed(span.position,
                        std::min(span.position_end,
@@ -121,7 +121,7 @@ int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first
 int32_t Reader::coverage(routecap_request request, uint64_t first, uint64_t rows,
                          routecap_coverage *coverage, routecap_missing *missing,
                          size_t missing_size, size_t capacity) {
-    if (owner_ == nullptr) return refuse_reading();
+    if (state_ == nullptr) return refuse_reading();
     if (int32_t s = check_output(coverage, "coverage"); s < 0) return s;
     if (int32_t s =
             check_array(missing, capacity, missing_size, sizeof(routecap_missing), "missing");
@@ -139,7 +139,7 @@ int32_t Reader::coverage(routecap_request request, uint64_t first, uint64_t rows
 
 int32_t Reader::extract(routecap_request request, uint64_t first, uint64_t rows, int32_t mode,
                         uint32_t flags, Routing **routing) {
-    if (owner_ == nullptr) return refuse_reading();
+    if (state_ == nullptr) return refuse_reading();
     if (mode != ROUTECAP_EXTRACT_SHARE && mode != ROUTECAP_EXTRACT_TAKE &&
         mode != ROUTECAP_EXTRACT_COPY)
         return report(ROUTECAP_ERR_ARGUMENT, "mode is %d", mode);
@@ -148,7 +148,7 @@ int32_t Reader::extract(routecap_request request, uint64_t first, uint64_t rows,
     Range range{};
     std::vector<Segment> segments;
     // First, so that rows taken have a place.
-    std::unique_ptr<Routing, RoutingRelease> result(new Routing(owner_->storage));
+    std::unique_ptr<Routing, RoutingRelease> result(new Routing(state_->storage));
     if (int32_t s =
             read(request, first, rows, mode == ROUTECAP_EXTRACT_TAKE, strictness, range, segments);
         s < 0)
@@ -165,7 +165,7 @@ int32_t Reader::extract(routecap_request request, uint64_t first, uint64_t rows,
 }
 
 int32_t Reader::extract_batch(routecap_extract_item *items, size_t item_size, size_t count) {
-    if (owner_ == nullptr) return refuse_reading();
+    if (state_ == nullptr) return refuse_reading();
     return for_each_item(items, item_size, count, [this](routecap_extract_item &item) {
         return extract(item.request, item.first, item.rows, item.mode, item.flags,
                        reinterpret_cast<Routing **>(&item.routing));
@@ -175,7 +175,7 @@ int32_t Reader::extract_batch(routecap_extract_item *items, size_t item_size, si
 int32_t Reader::extract_into(routecap_request request, uint64_t first, uint64_t rows,
                              const routecap_copy_options *options, void *dst, size_t dst_bytes,
                              uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
-    if (owner_ == nullptr) return refuse_reading();
+    if (state_ == nullptr) return refuse_reading();
     Range range{};
     std::vector<Segment> segments;
     if (int32_t s = read(request, first, rows, false, {}, range, segments); s < 0) return s;
@@ -185,7 +185,7 @@ int32_t Reader::extract_into(routecap_request request, uint64_t first, uint64_t 
         s < 0)
         return s;
     const RoutingPtr routing(
-        new Routing(owner_->storage, range.first, range.rows, std::move(segments)));
+        new Routing(state_->storage, range.first, range.rows, std::move(segments)));
     return copy_out(*routing, plan, dst, mask);
 }
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "capture/capture_state.h"
 #include "capture/config.h"
-#include "capture/owner.h"
 #include "capture/request_table.h"
 #include "routecap.h"
 #include "routing/coverage.h"
@@ -19,8 +19,8 @@ namespace routecap {
 
 class Reader {
 public:
-    // Without an owner the capturer is a mirror, or disabled, and has no rows.
-    Reader(const Config &config, Owner *owner) : config_(config), owner_(owner) {}
+    // Without a state the capturer is a mirror, or disabled, and has no rows.
+    Reader(const Config &config, CaptureState *state) : config_(config), state_(state) {}
 
     int32_t coverage(routecap_request request, uint64_t first, uint64_t rows,
                      routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
@@ -44,7 +44,7 @@ private:
                     bool take, Range &range) REQUIRES(store.mutex);
 
     const Config &config_;
-    Owner *const owner_;
+    CaptureState *const state_;
 };
 
 }  // namespace routecap

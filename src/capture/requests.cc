@@ -11,14 +11,14 @@ namespace routecap {
 
 int32_t Requests::refuse_many(size_t count) const {
     return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "%zu more than the %llu open, of at most %u",
-                  count, ull(owner_->registry.open_requests()), config_.max_requests);
+                  count, ull(state_->registry.open_requests()), config_.max_requests);
 }
 
 int32_t Requests::open(const routecap_open_options *options, routecap_request *requests,
                        size_t count) {
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
     if (int32_t s = check_count(count, sizeof *requests, "requests"); s < 0) return s;
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     routecap_open_options o{};
     if (options != nullptr)
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
@@ -27,19 +27,19 @@ int32_t Requests::open(const routecap_open_options *options, routecap_request *r
     const bool replace = o.policy == ROUTECAP_POLICY_REPLACE;
     if (count == 0) return ROUTECAP_OK;
     // Looked at again with the mutex: so many requests need not be made in vain.
-    if (count + owner_->registry.open_requests() > config_.max_requests) return refuse_many(count);
+    if (count + state_->registry.open_requests() > config_.max_requests) return refuse_many(count);
 
     std::vector<OpenRequestPtr> made(count);
     for (OpenRequestPtr &data : made)
-        data.reset(new RequestData(owner_->storage, replace, config_.compare));
-    const Lock lock(owner_->registry.mutex);
-    if (!owner_->registry.requests.possible(count)) return refuse_many(count);
-    owner_->registry.requests.make_room(count);
+        data.reset(new RequestData(state_->storage, replace, config_.compare));
+    const Lock lock(state_->registry.mutex);
+    if (!state_->registry.requests.possible(count)) return refuse_many(count);
+    state_->registry.requests.make_room(count);
     const uint64_t serial = Serials::take(count);
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
     for (size_t i = 0; i < count; i++)
-        requests[i] = owner_->registry.requests.open(std::move(made[i]), serial + i).handle;
+        requests[i] = state_->registry.requests.open(std::move(made[i]), serial + i).handle;
     return ROUTECAP_OK;
 }
 
@@ -100,9 +100,9 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
             else if (!d->device_positions)
                 request.extend(end, config_.shape->page_shift);
         }
-        *at = owner_->registry.requests.drafts.give(d);
+        *at = state_->registry.requests.drafts.give(d);
     }
-    owner_->registry.append(
+    state_->registry.append(
         request.after(),
         Settle{request.rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
     return ROUTECAP_OK;
@@ -110,10 +110,10 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
 
 int32_t Requests::accept(routecap_request request, routecap_step step, const uint32_t *rows,
                          size_t count) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     const routecap_accept_item item{
         .request = request, .step = step, .rows = rows, .count = count, .status = 0, .reserved = 0};
-    return change(request, [&](Request &found) REQUIRES(owner_->registry.mutex) {
+    return change(request, [&](Request &found) REQUIRES(state_->registry.mutex) {
         return accept_one(found, item);
     });
 }
@@ -123,7 +123,7 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
 // that nobody accepted end as rejected, and not as late.
 void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
-    request.for_each_in_flight(owner_->steps, [&](StepSpan &span, uint64_t step) {
+    request.for_each_in_flight(state_->steps, [&](StepSpan &span, uint64_t step) {
         uint64_t from = end;
         if (request.has_rare) from = std::max(end, request.rare().lent_end(step, applied));
         std::atomic_ref cut(finished && span.speculative ? span.ended : span.cut);
@@ -132,9 +132,9 @@ void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
 }
 
 int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
-    return change(handle, [&](Request &request) REQUIRES(owner_->registry.mutex) {
-        if (rows >= std::max(request.length_now(owner_->steps), request.flagged_end))
+    if (state_ == nullptr) return ROUTECAP_OK;
+    return change(handle, [&](Request &request) REQUIRES(state_->registry.mutex) {
+        if (rows >= std::max(request.length_now(state_->steps), request.flagged_end))
             return ROUTECAP_OK;
         request.change_rare().cuts.make_room(request.applied());
         const bool alone = request.settled();
@@ -149,28 +149,28 @@ int32_t Requests::truncate(routecap_request handle, uint64_t rows) {
         request.shared_end_ = std::min(request.shared_end_, first_page * page_rows);
         request.flagged_end = std::min(request.flagged_end, rows);
         request.note_cut(rows);
-        owner_->registry.append(request.after(), Truncate{request.rows(), rows, alone});
+        state_->registry.append(request.after(), Truncate{request.rows(), rows, alone});
         return ROUTECAP_OK;
     });
 }
 
 int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request *child) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     const uint64_t serial = Serials::take(1);
     if (serial == 0)
         return report(ROUTECAP_ERR_TOO_MANY_REQUESTS, "this process has given out all its handles");
-    return change(handle, [&](Request &parent) REQUIRES(owner_->registry.mutex) {
-        const uint64_t length = parent.length_now(owner_->steps);
+    return change(handle, [&](Request &parent) REQUIRES(state_->registry.mutex) {
+        const uint64_t length = parent.length_now(state_->steps);
         if (rows == ROUTECAP_ROWS_ALL) rows = length;
         if (rows > length)
             return report(ROUTECAP_ERR_OUT_OF_RANGE, "rows [%llu,%llu) do not exist", ull(length),
                           ull(rows));
-        if (!owner_->registry.requests.possible(1)) return refuse_many(1);
-        owner_->registry.requests.make_room(1);
+        if (!state_->registry.requests.possible(1)) return refuse_many(1);
+        state_->registry.requests.make_room(1);
         parent.change_rare().lendings.make_room(parent.applied());
         OpenRequestPtr data(
-            new RequestData(owner_->storage, parent.rows()->replaces(), config_.compare));
-        Request &c = owner_->registry.requests.open(std::move(data), serial);
+            new RequestData(state_->storage, parent.rows()->replaces(), config_.compare));
+        Request &c = state_->registry.requests.open(std::move(data), serial);
         *child = c.handle;
         c.length = rows;
         c.inherit(parent.after());
@@ -178,13 +178,13 @@ int32_t Requests::fork(routecap_request handle, uint64_t rows, routecap_request 
         c.note_change(0, rows);
         parent.share(rows);
         parent.note_lending(0, rows);
-        owner_->registry.append(parent.after(), Fork{parent.rows(), c.rows(), rows});
+        state_->registry.append(parent.after(), Fork{parent.rows(), c.rows(), rows});
         return ROUTECAP_OK;
     });
 }
 
 int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64_t rows) {
-    if (owner_ == nullptr) return ROUTECAP_OK;
+    if (state_ == nullptr) return ROUTECAP_OK;
     if (routing == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "routing is NULL");
     if (!routing->shape().same_rows(*config_.shape))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the routing is of another model or layer map");
@@ -192,7 +192,7 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "a layer of the routing is recomputed, and captured here");
     const bool pending = !routing->ready();
-    if (pending && routing->completion() != &owner_->completion)
+    if (pending && routing->completion() != &state_->completion)
         return report(ROUTECAP_ERR_NOT_READY,
                       "the routing belongs to another capturer and has not landed");
     const uint64_t routing_end = routing->expected_end();
@@ -202,14 +202,14 @@ int32_t Requests::attach(routecap_request handle, const Routing *routing, uint64
                       ull(routing_end), ull(rows));
     routing->retain();
     RoutingPtr held(routing);
-    return change(handle, [&](Request &request) REQUIRES(owner_->registry.mutex) {
+    return change(handle, [&](Request &request) REQUIRES(state_->registry.mutex) {
         const uint64_t first = pending ? 0 : std::min(routing->first(), rows);
         if (first >= rows) return ROUTECAP_OK;
         request.extend_attached(rows);
         if (pending) request.inherit(routing->after());
         request.note_operation();
         request.note_change(first, rows);
-        owner_->registry.append(request.after(), Attach{request.rows(), std::move(held), rows});
+        state_->registry.append(request.after(), Attach{request.rows(), std::move(held), rows});
         return ROUTECAP_OK;
     });
 }
@@ -222,21 +222,21 @@ int32_t Requests::finish_one(Request &request, uint64_t rows, Routing **routing)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
     const uint64_t length = request.length,
-                   expected = all ? request.length_now(owner_->steps) : rows,
+                   expected = all ? request.length_now(state_->steps) : rows,
                    after = request.after();
     if (!all && rows < request.issued_end()) cut_in_flight(request, rows, true);
     request.data->expect(after, expected);
     RequestDataPtr data(request.data.release());
     *routing = data.get();  // the caller's reference; the other one goes into the log
-    owner_->registry.append(after, Finish{std::move(data), all ? length : rows, all});
-    owner_->registry.requests.close(request);
+    state_->registry.append(after, Finish{std::move(data), all ? length : rows, all});
+    state_->registry.requests.close(request);
     return ROUTECAP_OK;
 }
 
 int32_t Requests::finish(routecap_request request, uint64_t rows, Routing **routing) {
-    if (owner_ == nullptr)
+    if (state_ == nullptr)
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
-    return change(request, [&](Request &found) REQUIRES(owner_->registry.mutex) {
+    return change(request, [&](Request &found) REQUIRES(state_->registry.mutex) {
         return finish_one(found, rows, routing);
     });
 }
@@ -244,15 +244,15 @@ int32_t Requests::finish(routecap_request request, uint64_t rows, Routing **rout
 int32_t Requests::close_one(Request &request) {
     const bool alone = request.settled();
     cut_in_flight(request, 0);
-    owner_->registry.append(request.after(), Close{std::move(request.data), alone});
-    owner_->registry.requests.close(request);
+    state_->registry.append(request.after(), Close{std::move(request.data), alone});
+    state_->registry.requests.close(request);
     return ROUTECAP_OK;
 }
 
 int32_t Requests::close(routecap_request request) {
-    if (owner_ == nullptr || request == 0) return ROUTECAP_OK;
+    if (state_ == nullptr || request == 0) return ROUTECAP_OK;
     return change(
-        request, [&](Request &found) REQUIRES(owner_->registry.mutex) { return close_one(found); });
+        request, [&](Request &found) REQUIRES(state_->registry.mutex) { return close_one(found); });
 }
 
 // ---- Many at once ---------------------------------------------------------------------------
@@ -269,32 +269,32 @@ int32_t Requests::batch(Item *items, size_t item_size, size_t count, bool drafts
     if (int32_t s = check_items(items, count, item_size, "items"); s < 0) return s;
     bool ok = true;
     {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(count);
+        const Lock lock(state_->registry.mutex);
+        state_->registry.make_room(count);
         for (size_t i = 0; i < count; i++) {
             constexpr size_t kAhead = 16;
-            RequestTable &requests = owner_->registry.requests;
+            RequestTable &requests = state_->registry.requests;
             if (i + 2 * kAhead < count)
                 requests.prefetch(at(items, item_size, i + 2 * kAhead).request, drafts);
             if (i + kAhead < count)
                 if (const Request *next = requests.find(at(items, item_size, i + kAhead).request))
                     ahead(*next);
-            owner_->registry.prefetch_entry(kAhead);
+            state_->registry.prefetch_entry(kAhead);
             Item &item = at(items, item_size, i);
             Request *request = nullptr;
             item.status = item.reserved != 0 ? refuse_reserved(item.reserved)
-                                             : owner_->registry.find(item.request, &request);
+                                             : state_->registry.find(item.request, &request);
             if (request != nullptr) item.status = one(*request, item);
             ok &= item.status == ROUTECAP_OK;
         }
     }
-    owner_->worker.wake();
+    state_->worker.wake();
     return ok ? ROUTECAP_OK
               : report(ROUTECAP_PARTIAL, "some items were refused: see the status of each");
 }
 
 int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, size_t count) {
-    if (owner_ == nullptr) {
+    if (state_ == nullptr) {
         const int32_t sound = check_array(items, count, item_size, sizeof *items, "items");
         for (size_t i = 0; sound == ROUTECAP_OK && i < count; i++)
             at(items, item_size, i).status = ROUTECAP_OK;
@@ -307,7 +307,7 @@ int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, si
             __builtin_prefetch(&request.rows()->applied);
         },
         [this](Request &request, const routecap_accept_item &item)
-            REQUIRES(owner_->registry.mutex) {
+            REQUIRES(state_->registry.mutex) {
                 try {
                     return accept_one(request, item);
                 } catch (const std::bad_alloc &) {
@@ -317,37 +317,37 @@ int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, si
 }
 
 int32_t Requests::finish_batch(routecap_finish_item *items, size_t item_size, size_t count) {
-    if (owner_ == nullptr)
+    if (state_ == nullptr)
         return report(ROUTECAP_ERR_DISABLED, "this capturer is disabled or a mirror");
     return batch(
         items, item_size, count, false,
         [](const Request &request) { __builtin_prefetch(request.data.get(), 1); },
-        [this](Request &request, routecap_finish_item &item) REQUIRES(owner_->registry.mutex) {
+        [this](Request &request, routecap_finish_item &item) REQUIRES(state_->registry.mutex) {
             return finish_one(request, item.rows, reinterpret_cast<Routing **>(&item.routing));
         });
 }
 
 int32_t Requests::close_batch(const routecap_request *requests, int32_t *status, size_t count) {
     if (int32_t s = check_count(count, sizeof *requests, "requests"); s < 0) return s;
-    if (owner_ == nullptr) {
+    if (state_ == nullptr) {
         if (status != nullptr) std::fill_n(status, count, ROUTECAP_OK);
         return ROUTECAP_OK;
     }
     if (requests == nullptr && count > 0) return report(ROUTECAP_ERR_ARGUMENT, "requests is NULL");
     bool ok = true;
     {
-        const Lock lock(owner_->registry.mutex);
-        owner_->registry.make_room(count);
+        const Lock lock(state_->registry.mutex);
+        state_->registry.make_room(count);
         for (size_t i = 0; i < count; i++) {
             Request *request = nullptr;
             int32_t s = ROUTECAP_OK;
-            if (requests[i] != 0) s = owner_->registry.find(requests[i], &request);
+            if (requests[i] != 0) s = state_->registry.find(requests[i], &request);
             if (request != nullptr) s = close_one(*request);
             if (status != nullptr) status[i] = s;
             ok &= s == ROUTECAP_OK;
         }
     }
-    owner_->worker.wake();
+    state_->worker.wake();
     return ok ? ROUTECAP_OK
               : report(ROUTECAP_PARTIAL, "some requests were not open: see the status of each");
 }

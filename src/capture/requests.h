@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "capture/capture_state.h"
 #include "capture/config.h"
-#include "capture/owner.h"
 #include "capture/request_table.h"
 #include "prefix/store.h"
 #include "routecap.h"
@@ -21,8 +21,8 @@ namespace routecap {
 
 class Requests {
 public:
-    // Without an owner the capturer is a mirror, or disabled, and has none.
-    Requests(const Config &config, Owner *owner) : config_(config), owner_(owner) {}
+    // Without a state the capturer is a mirror, or disabled, and has none.
+    Requests(const Config &config, CaptureState *state) : config_(config), state_(state) {}
 
     int32_t open(const routecap_open_options *options, routecap_request *requests, size_t count);
     int32_t accept(routecap_request request, routecap_step step, const uint32_t *rows,
@@ -49,22 +49,22 @@ private:
     template <class F>
     int32_t change(routecap_request handle, F f) {
         {
-            const Lock lock(owner_->registry.mutex);
-            owner_->registry.make_room(1);
+            const Lock lock(state_->registry.mutex);
+            state_->registry.make_room(1);
             Request *request = nullptr;
-            if (int32_t s = owner_->registry.find(handle, &request); s < 0) return s;
+            if (int32_t s = state_->registry.find(handle, &request); s < 0) return s;
             if (int32_t s = f(*request); s < 0) return s;
         }
-        owner_->worker.wake();
+        state_->worker.wake();
         return ROUTECAP_OK;
     }
     int32_t accept_one(Request &request, const routecap_accept_item &item)
-        REQUIRES(owner_->registry.mutex);
+        REQUIRES(state_->registry.mutex);
     int32_t finish_one(Request &request, uint64_t rows, Routing **routing)
-        REQUIRES(owner_->registry.mutex);
-    int32_t close_one(Request &request) REQUIRES(owner_->registry.mutex);
+        REQUIRES(state_->registry.mutex);
+    int32_t close_one(Request &request) REQUIRES(state_->registry.mutex);
     void cut_in_flight(Request &request, uint64_t end, bool finished = false)
-        REQUIRES(owner_->registry.mutex);
+        REQUIRES(state_->registry.mutex);
     int32_t refuse_many(size_t count) const;
     template <class Item, class Ahead, class One>
     int32_t batch(Item *items, size_t item_size, size_t count, bool drafts, Ahead ahead, One one);
@@ -74,7 +74,7 @@ private:
                          const void *keys, uint64_t count, Keys &checked) const;
 
     const Config &config_;
-    Owner *const owner_;
+    CaptureState *const state_;
 };
 
 }  // namespace routecap

@@ -54,7 +54,7 @@ breaks operations "rows of another are taken" src/capture/step_worker.cc \
 breaks operations "a span's status is lost" src/capture/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
 breaks operations "a truncate is forgotten" src/capture/requests.cc \
-    's/^( *)(owner_->registry\.append\(request\.after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
+    's/^( *)(state_->registry\.append\(request\.after\(\), Truncate\{)/\1if (rows % 4 != 3) \2/'
 breaks operations "a truncate leaves what is in flight" src/capture/requests.cc \
     's/^( *)cut_in_flight\(request, rows\);/\1if (rows % 4 != 3) cut_in_flight(request, rows);/'
 breaks operations "a tag is lost" src/rows/pages.h \
@@ -100,7 +100,7 @@ breaks operations "a row that is cut in flight counts for no length" src/capture
     's/if \(device != nullptr\) span\.rows->placed\(cut\);//'
 breaks operations "what a store is to get is taken" src/capture/reader.cc 's/^( *)if \(take\)$/\1if (false)/'
 breaks operations "an adopter waits for every step" src/capture/prefixes.cc \
-    's/inherit\(after\)/inherit(owner_->steps.issued())/'
+    's/inherit\(after\)/inherit(state_->steps.issued())/'
 breaks operations "what is cut after a fork is filed for it" src/capture/request_table.h \
     's/if \(step <= lending\.step\) end = /end = /'
 breaks operations "a shared sink row is counted twice" src/capture/issue.cc \

@@ -1,4 +1,5 @@
-// What the forward path, the requests and the reader of an owner share. A mirror has no Owner.
+// What the forward path, the requests and the reader of a capturer share: rows within the budget,
+// the log, the steps in flight, and the worker that files them. A mirror has none of it.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@
 
 namespace routecap {
 
-struct Owner {
-    Owner(const Config &config, uint64_t number, Backend &backend);
+struct CaptureState {
+    CaptureState(const Config &config, uint64_t number, Backend &backend);
 
     const StoragePtr storage;
     PagePool &pool;
