@@ -28,7 +28,7 @@ inline bool logs(int32_t level) noexcept {
 // five lines a second.
 void tell_refusal(int32_t status, const char *call) noexcept;
 
-// Collects lines where a mutex is held or a turn is taken, so that they can be told afterwards.
+// Collects lines where a mutex or the filing lock is held, so that they can be told afterwards.
 class Lines {
 public:
     [[gnu::format(printf, 3, 4)]] void add(int32_t level, const char *format, ...) noexcept;

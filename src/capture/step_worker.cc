@@ -110,7 +110,7 @@ void StepWorker::stop() {
     }
     Lines lines;
     {
-        const TakenTurn turn(turn_);
+        const FilingGuard filing(filing_);
         watch(lines, true);
     }
     lines.tell();
@@ -124,7 +124,7 @@ const Step *StepWorker::oldest() {
     return nullptr;
 }
 
-// With the turn, or when no thread files any more.
+// With the filing lock, or when no thread files any more.
 void StepWorker::watch(Lines &lines, bool end) {
     if (!logs(ROUTECAP_LOG_WARNING)) return;
     const Step *step = oldest();
@@ -160,7 +160,7 @@ void StepWorker::work() {
         const auto now = Rhythm::Clock::now();
         Rhythm::Clock::time_point look{};
         {
-            TakenTurn turn(turn_);
+            const FilingGuard filing(filing_);
             if (const Step *step = oldest(); step != nullptr)
                 look = rhythm_.next_look(step->issued_at, now, awaited);
             dozed_ = !stop && look > now + kWorthDozing;
@@ -181,25 +181,25 @@ bool StepWorker::progress() {
         Lines lines;
         {
             DeferredPages::Scope later(released_);
-            TakenTurn turn(turn_);
+            const FilingGuard filing(filing_);
             done = apply_ready(Until::all_applied);
             watch(lines, false);
         }
         lines.tell();
-    } while (!done && turn_.wanted());
+    } while (!done && filing_.is_urgent());
     released_.free();
     return done;
 }
 
-void StepWorker::file_one_step() { with_turn(Until::step_filed); }
+void StepWorker::file_one_step() { file_until(Until::step_filed); }
 
-void StepWorker::reclaim() { with_turn(manual_ ? Until::operations_applied : Until::all_applied); }
+void StepWorker::reclaim() { file_until(manual_ ? Until::operations_applied : Until::all_applied); }
 
-bool StepWorker::with_turn(Until until) {
+bool StepWorker::file_until(Until until) {
     bool done = false;
     {
         DeferredPages::Scope later(released_);
-        TakenTurn turn(turn_, true);
+        const FilingGuard filing(filing_, true);
         done = apply_ready(until);
     }
     if (manual_)
@@ -234,7 +234,7 @@ bool StepWorker::take_log() {
     return true;
 }
 
-// With the turn. Applies what can be applied, in order; true if nothing is left.
+// With the filing lock. Applies what can be applied, in order; true if nothing is left.
 bool StepWorker::apply_ready(Until until) {
     const bool all_taken = take_log();
     uint64_t blocked = UINT64_MAX;  // the first step that has not landed
@@ -252,7 +252,7 @@ bool StepWorker::apply_ready(Until until) {
             applied = true;
             entry.what = FileStep{};  // lets go of what it had, which is in the caches now
             filed += what != nullptr;
-            const bool yield = until == Until::all_applied && turn_.wanted();
+            const bool yield = until == Until::all_applied && filing_.is_urgent();
             enough = yield || (until == Until::step_filed && what != nullptr);
             continue;
         }
@@ -286,7 +286,7 @@ bool StepWorker::apply(LogEntry &entry) {
         rows.applied.fetch_add(1, std::memory_order_release);
     };
     return std::visit(
-        [&]<class What>(What &what) REQUIRES(turn_) {
+        [&]<class What>(What &what) REQUIRES(filing_) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file_step(what.slot);
             } else if constexpr (std::is_same_v<What, Miss>) {
@@ -433,7 +433,7 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
 
     // The position of row r; or kPast or kDropped (row_store.h). Counts rows that are unplaced, and
     // rows that are late unless they are drafts.
-    const auto place = [&](uint32_t r) REQUIRES(turn_) {
+    const auto place = [&](uint32_t r) REQUIRES(filing_) {
         const uint64_t position =
             device == nullptr ? span.position + r
                               : position_of(device, step.positions_dtype, span.sink_row + r);

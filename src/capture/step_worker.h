@@ -3,8 +3,8 @@
 //
 // The engine's thread appends to the log and goes on; the worker thread takes entries from it. A
 // step waits until it has landed. An operation waits only for the steps that were issued with its
-// request before, so that no request waits for another's step. Three kinds of calls may take the
-// worker's turn: begin, if no slot is free on the host backend; issue, if the budget is exhausted;
+// request before, so that no request waits for another's step. Three kinds of calls may file
+// in the worker's place: begin, if no slot is free on the host backend; issue, if the budget is exhausted;
 // and reads, which apply the operations of their request.
 #pragma once
 
@@ -19,11 +19,11 @@
 #include "base/bell.h"
 #include "base/completion.h"
 #include "base/counters.h"
+#include "capture/filing_lock.h"
 #include "capture/forward_check.h"
 #include "capture/registry.h"
 #include "capture/rhythm.h"
 #include "capture/steps.h"
-#include "capture/turn.h"
 #include "capture/watch.h"
 #include "load/load_counter.h"
 
@@ -54,13 +54,13 @@ public:
     // filed one.
     void file_one_step();
     // Applies the operations that wait for no step. It may wait until the worker has filed one.
-    void apply_operations() { with_turn(Until::operations_applied); }
+    void apply_operations() { file_until(Until::operations_applied); }
     // Applies what gives memory back. With manual progress it files no step.
     void reclaim();
     // Calls f() while nobody files. On any thread.
     template <class F>
     auto between_steps(F f) {
-        const TakenTurn turn(turn_);
+        const FilingGuard filing(filing_);
         return f();
     }
 
@@ -68,18 +68,18 @@ private:
     enum class Until { all_applied, step_filed, operations_applied };
 
     void work();
-    const Step *oldest() REQUIRES(turn_);
-    void watch(Lines &lines, bool end) REQUIRES(turn_);
-    bool with_turn(Until until);
-    bool apply_ready(Until until) REQUIRES(turn_);
-    bool take_log() REQUIRES(turn_);
-    bool apply(LogEntry &entry) REQUIRES(turn_);
-    void release_early(LogEntry &entry) REQUIRES(turn_);
-    void file_step(int32_t slot) REQUIRES(turn_);
+    const Step *oldest() REQUIRES(filing_);
+    void watch(Lines &lines, bool end) REQUIRES(filing_);
+    bool file_until(Until until);
+    bool apply_ready(Until until) REQUIRES(filing_);
+    bool take_log() REQUIRES(filing_);
+    bool apply(LogEntry &entry) REQUIRES(filing_);
+    void release_early(LogEntry &entry) REQUIRES(filing_);
+    void file_step(int32_t slot) REQUIRES(filing_);
     void file_span(const Step &step, StepSpan &span, const SlotContents &contents, bool failed,
-                   RowOutcomes &filed) REQUIRES(turn_);
-    void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(turn_);
-    void finish_tally(uint64_t step, int32_t slip) REQUIRES(turn_);
+                   RowOutcomes &filed) REQUIRES(filing_);
+    void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(filing_);
+    void finish_tally(uint64_t step, int32_t slip) REQUIRES(filing_);
     void count(const RowOutcomes &filed);
     void count_settled(const RowOutcomes &filed);
     RowSource source(uint8_t *slot, uint32_t row) const;
@@ -98,22 +98,22 @@ private:
     bool manual_ = false;
     std::thread worker_;
 
-    Turn turn_;  // to file; no thread takes it while it holds a mutex
-    // Lenders' pages, to be freed after the turn, by the worker thread if there is one.
+    FilingLock filing_;  // no thread takes it while it holds a mutex
+    // Lenders' pages, to be freed without the lock, by the worker thread if there is one.
     DeferredPages released_;
     // What was taken from the log, in order: first the entries that waited before.
-    std::vector<LogEntry> pending_ GUARDED_BY(turn_), taken_ GUARDED_BY(turn_);
-    Rhythm rhythm_ GUARDED_BY(turn_);
-    Watch watch_ GUARDED_BY(turn_);
-    bool dozed_ GUARDED_BY(turn_) = false;  // the worker slept while the next step landed
+    std::vector<LogEntry> pending_ GUARDED_BY(filing_), taken_ GUARDED_BY(filing_);
+    Rhythm rhythm_ GUARDED_BY(filing_);
+    Watch watch_ GUARDED_BY(filing_);
+    bool dozed_ GUARDED_BY(filing_) = false;  // the worker slept while the next step landed
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }
     };
-    std::vector<Tally> tallies_ GUARDED_BY(turn_);   // of the step being filed, per layer
-    uint32_t refused_at_end_ GUARDED_BY(turn_) = 0;  // times that memory was refused since stop
-    uint64_t tallied_ GUARDED_BY(turn_) = 0;         // rows of it
-    bool any_missing_ GUARDED_BY(turn_) = false;
+    std::vector<Tally> tallies_ GUARDED_BY(filing_);   // of the step being filed, per layer
+    uint32_t refused_at_end_ GUARDED_BY(filing_) = 0;  // times that memory was refused since stop
+    uint64_t tallied_ GUARDED_BY(filing_) = 0;         // rows of it
+    bool any_missing_ GUARDED_BY(filing_) = false;
 };
 
 }  // namespace routecap

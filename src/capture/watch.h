@@ -14,7 +14,7 @@
 
 namespace routecap {
 
-// All of it belongs to whoever has the turn to file.
+// All of it belongs to whoever has the filing lock.
 class Watch {
 public:
     using Clock = std::chrono::steady_clock;

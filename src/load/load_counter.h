@@ -1,5 +1,5 @@
-// How often each expert of each layer was chosen (include/routecap/load.h). The thread that has the
-// turn counts the rows that it files. A thread that reads takes the turn, so it sees whole steps.
+// How often each expert of each layer was chosen (include/routecap/load.h). Whoever files counts
+// the rows. A thread that reads has the filing lock, so it sees whole steps.
 #pragma once
 
 #include <array>

@@ -94,7 +94,7 @@ private:
 };
 
 // Lenders' pages whose last reference is gone. They are freed later, by a thread that holds no
-// mutex and has no turn, because freeing them runs the lenders' callbacks.
+// mutex and does not file, because freeing them runs the lenders' callbacks.
 class DeferredPages {
 public:
     // While this object lives, lenders' pages whose last reference this thread drops are deferred.
