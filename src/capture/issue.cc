@@ -396,7 +396,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         issue.step->rows = issue.rows_filed;
         issue.step->rows_copied = issue.sink_rows;
         issue.step->positions_dtype = o.positions_dtype;
-        issue.step->issued_at = Bell::Clock::now();
+        issue.step->issued_at = EventCount::Clock::now();
         backend_->expect(slot);  // from now on it can be seen by whoever files
         steps.occupy(slot);
     }

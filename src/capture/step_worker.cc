@@ -132,11 +132,11 @@ void StepWorker::watch(Lines &lines, bool end) {
                 step != nullptr ? step->issued_at : Watch::Clock::time_point{}, lines, end);
 }
 
-// With nothing to do the worker sleeps until something is appended. While a step is in flight it
-// dozes until shortly before that can have landed, then looks again and again, less often the
+// With nothing to do the worker waits until something is appended. While a step is in flight it
+// sleeps until shortly before that can have landed, then looks again and again, less often the
 // longer it takes: no lock of the driver is touched to see what has landed.
 void StepWorker::work() {
-    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthDozing{50'000};
+    constexpr nanoseconds kFirst{5'000}, kLongest{20'000}, kWorthSleeping{50'000};
     nanoseconds pause = kFirst;
 #if defined(__linux__)
     char name[16];
@@ -146,12 +146,12 @@ void StepWorker::work() {
     prctl(PR_SET_TIMERSLACK, 1000);
 #endif
     for (;;) {
-        const uint32_t rings = bell_.rings();
+        const uint32_t seen = events_.events();
         const bool stop = stop_.load(std::memory_order_acquire);
         const uint64_t filed = counters_.steps_landed;
         if (progress()) {
             if (stop) return;
-            bell_.sleep(rings);
+            events_.wait(seen);
             pause = kFirst;
             continue;
         }
@@ -163,10 +163,10 @@ void StepWorker::work() {
             const FilingGuard filing(filing_);
             if (const Step *step = oldest(); step != nullptr)
                 look = rhythm_.next_look(step->issued_at, now, awaited);
-            dozed_ = !stop && look > now + kWorthDozing;
+            slept_ = !stop && look > now + kWorthSleeping;
         }
-        if (look > now + kWorthDozing && !stop) {
-            bell_.doze(rings, look);
+        if (look > now + kWorthSleeping && !stop) {
+            events_.wait_until(seen, look);
             pause = kLongest;
             continue;
         }
@@ -205,7 +205,7 @@ bool StepWorker::file_until(Until until) {
     if (manual_)
         released_.free();
     else if (!released_.empty())
-        bell_.call();
+        events_.notify_urgent();
     return done;
 }
 
@@ -373,7 +373,7 @@ void StepWorker::count_settled(const RowOutcomes &filed) {
 
 void StepWorker::file_step(int32_t slot) {
     Step &step = steps_.step(slot);
-    rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(dozed_, false));
+    rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(slept_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
     if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket);

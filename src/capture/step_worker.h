@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "base/bell.h"
 #include "base/completion.h"
 #include "base/counters.h"
+#include "base/event_count.h"
 #include "capture/filing_lock.h"
 #include "capture/forward_check.h"
 #include "capture/registry.h"
@@ -44,9 +44,9 @@ public:
     bool manual() const { return manual_; }
 
     // To be called without the mutex, after something was appended.
-    void wake() { bell_.ring(); }
+    void wake() { events_.notify(); }
     // The same for a thread that waits for what the worker will do.
-    void call() { bell_.call(); }
+    void call() { events_.notify_urgent(); }
 
     // Files and applies all that is ready. True if nothing is left.
     bool progress();
@@ -93,7 +93,7 @@ private:
     Steps &steps_;
     Counters &counters_;
     LoadCounter *const load_;
-    Bell bell_;
+    EventCount events_;
     std::atomic<bool> stop_{false};
     bool manual_ = false;
     std::thread worker_;
@@ -105,7 +105,7 @@ private:
     std::vector<LogEntry> pending_ GUARDED_BY(filing_), taken_ GUARDED_BY(filing_);
     Rhythm rhythm_ GUARDED_BY(filing_);
     Watch watch_ GUARDED_BY(filing_);
-    bool dozed_ GUARDED_BY(filing_) = false;  // the worker slept while the next step landed
+    bool slept_ GUARDED_BY(filing_) = false;  // the worker slept while the next step landed
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;
         uint64_t missing() const { return unwritten + out_of_range + duplicate; }

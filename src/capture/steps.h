@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/bell.h"
+#include "base/event_count.h"
 #include "base/mutex.h"
 #include "kernels/body.h"
 #include "rows/row_store.h"
@@ -48,7 +48,7 @@ struct Step {
     uint32_t rows_copied = 0;
     int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
     uint32_t span_count = 0;
-    Bell::Clock::time_point issued_at;
+    EventCount::Clock::time_point issued_at;
     std::vector<StepSpan> spans;  // the first span_count are this step's; it only grows
 
     // Begins to fetch where issue writes a span, for which there must be room. In pairs on a Xeon
