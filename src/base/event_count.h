@@ -22,8 +22,8 @@ public:
     // to wait() or wait_until(), misses none.
     uint32_t events() const { return events_.load(std::memory_order_seq_cst); }
 
-    // One thread waits for an event, unless there was one since `seen`. It yields a few times first,
-    // so that an event meanwhile need not wake it. It uses the futex directly, because
+    // One thread waits for an event, unless there was one since `seen`. It yields a few times
+    // first, so that an event meanwhile need not wake it. It uses the futex directly, because
     // std::atomic's wait differs between C++ runtimes, and in libc++ the engine's thread would wait
     // for the worker.
     void wait(uint32_t seen) {

@@ -157,12 +157,12 @@ void StepWorker::work() {
         }
         const bool some = filed != counters_.steps_landed;
         const bool awaited = storage_->completion->awaited();
-        const auto now = Rhythm::Clock::now();
-        Rhythm::Clock::time_point look{};
+        const auto now = PollSchedule::Clock::now();
+        PollSchedule::Clock::time_point look{};
         {
             const FilingGuard filing(filing_);
             if (const Step *step = oldest(); step != nullptr)
-                look = rhythm_.next_look(step->issued_at, now, awaited);
+                look = schedule_.next_poll(step->issued_at, now, awaited);
             slept_ = !stop && look > now + kWorthSleeping;
         }
         if (look > now + kWorthSleeping && !stop) {
@@ -373,7 +373,7 @@ void StepWorker::count_settled(const RowOutcomes &filed) {
 
 void StepWorker::file_step(int32_t slot) {
     Step &step = steps_.step(slot);
-    rhythm_.landed(step.issued_at, Rhythm::Clock::now(), std::exchange(slept_, false));
+    schedule_.landed(step.issued_at, PollSchedule::Clock::now(), std::exchange(slept_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
     if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket);

@@ -21,8 +21,8 @@
 #include "base/event_count.h"
 #include "capture/filing_lock.h"
 #include "capture/forward_check.h"
+#include "capture/poll_schedule.h"
 #include "capture/registry.h"
-#include "capture/rhythm.h"
 #include "capture/steps.h"
 #include "capture/watch.h"
 #include "load/load_counter.h"
@@ -103,7 +103,7 @@ private:
     DeferredPages released_;
     // What was taken from the log, in order: first the entries that waited before.
     std::vector<LogEntry> pending_ GUARDED_BY(filing_), taken_ GUARDED_BY(filing_);
-    Rhythm rhythm_ GUARDED_BY(filing_);
+    PollSchedule schedule_ GUARDED_BY(filing_);
     Watch watch_ GUARDED_BY(filing_);
     bool slept_ GUARDED_BY(filing_) = false;  // the worker slept while the next step landed
     struct Tally {

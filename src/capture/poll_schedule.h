@@ -1,5 +1,5 @@
-// When steps land: learned from those before, so that the worker sleeps until shortly before the
-// next and does not look in vain.
+// When the worker polls for the next step to have landed: learned from the steps before, so that it
+// sleeps until shortly before and does not poll in vain.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace routecap {
 
-class Rhythm {
+class PollSchedule {
 public:
     using Clock = std::chrono::steady_clock;
 
@@ -21,11 +21,11 @@ public:
         last_ = now;
         took_[steps_++ % took_.size()] = took;
     }
-    // When to look next for a step that was issued then: 1/64 before the shortest that any of the
+    // When to poll next for a step that was issued then: 1/64 before the shortest that any of the
     // last steps took, and 100 us at least, because a thread that has slept does not wake in no
     // time. The step may be of a shorter kind than those. It is then found late by 200 us, or by an
     // eighth of its time, at most; where nobody waits, by 1 ms or by all of its time.
-    Clock::time_point next_look(Clock::time_point issued, Clock::time_point now,
+    Clock::time_point next_poll(Clock::time_point issued, Clock::time_point now,
                                 bool awaited) const {
         using std::chrono::microseconds;
         constexpr microseconds kEarly{100};
