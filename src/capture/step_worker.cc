@@ -76,7 +76,7 @@ StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, 
       steps_(steps),
       counters_(counters),
       load_(load),
-      watch_(number, steps.slots(), *shape_, counters, *storage_->pool),
+      reporter_(number, steps.slots(), *shape_, counters, *storage_->pool),
       tallies_(shape_->layers, Tally{}) {
     pending_.reserve(Registry::kRoom);
     taken_.reserve(Registry::kRoom);
@@ -111,7 +111,7 @@ void StepWorker::stop() {
     Lines lines;
     {
         const FilingGuard filing(filing_);
-        watch(lines, true);
+        report_faults(lines, true);
     }
     lines.tell();
 }
@@ -125,11 +125,12 @@ const Step *StepWorker::oldest() {
 }
 
 // With the filing lock, or when no thread files any more.
-void StepWorker::watch(Lines &lines, bool end) {
+void StepWorker::report_faults(Lines &lines, bool end) {
     if (!logs(ROUTECAP_LOG_WARNING)) return;
     const Step *step = oldest();
-    watch_.look(Watch::Clock::now(), step != nullptr ? step->ticket : 0,
-                step != nullptr ? step->issued_at : Watch::Clock::time_point{}, lines, end);
+    reporter_.report(FaultReporter::Clock::now(), step != nullptr ? step->ticket : 0,
+                     step != nullptr ? step->issued_at : FaultReporter::Clock::time_point{}, lines,
+                     end);
 }
 
 // With nothing to do the worker waits until something is appended. While a step is in flight it
@@ -183,7 +184,7 @@ bool StepWorker::progress() {
             DeferredPages::Scope later(released_);
             const FilingGuard filing(filing_);
             done = apply_ready(Until::all_applied);
-            watch(lines, false);
+            report_faults(lines, false);
         }
         lines.tell();
     } while (!done && filing_.is_urgent());
@@ -263,7 +264,7 @@ bool StepWorker::apply_ready(Until until) {
         ++kept;
     }
     pending_.erase(kept, at);
-    watch_.round(filed);
+    reporter_.round(filed);
     if (applied) storage_->completion->notify();
     return all_taken && pending_.empty();
 }
@@ -397,11 +398,11 @@ void StepWorker::file_step(int32_t slot) {
     finish_tally(step.ticket, contents.covered == 0 ? seen : int32_t{ROUTECAP_OK});
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
-    if (failure != nullptr) counters_.steps_lost++, watch_.failed(failure);
+    if (failure != nullptr) counters_.steps_lost++, reporter_.failed(failure);
     counters_.steps_landed++;
     const int32_t slip = check_ != nullptr ? seen : int32_t{ROUTECAP_OK};
     if (check_ != nullptr) check_->found(step.ticket, slip);
-    if (slip != ROUTECAP_OK) watch_.slipped(step.ticket, slip);
+    if (slip != ROUTECAP_OK) reporter_.slipped(step.ticket, slip);
     steps_.filed(slot, contents.conflicts, failure, slip);
 }
 
@@ -548,10 +549,10 @@ void StepWorker::finish_tally(uint64_t step, int32_t slip) {
         layer.duplicate += t.duplicate;
         if (t.unwritten == tallied_) layer.silent_steps++;
         if (t.missing() == tallied_ && silent++ == 0) first_silent = l;
-        if (t.out_of_range + t.duplicate > 0) watch_.bad_ids(t.out_of_range, t.duplicate, l);
+        if (t.out_of_range + t.duplicate > 0) reporter_.bad_ids(t.out_of_range, t.duplicate, l);
         t = {};
     }
-    if (silent > 0) watch_.silent(step, silent, first_silent, slip);
+    if (silent > 0) reporter_.silent(step, silent, first_silent, slip);
     counters_.silent_layers.set(silent);
     tallied_ = 0;
     any_missing_ = false;

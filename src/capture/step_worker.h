@@ -19,12 +19,12 @@
 #include "base/completion.h"
 #include "base/counters.h"
 #include "base/event_count.h"
+#include "capture/fault_reporter.h"
 #include "capture/filing_lock.h"
 #include "capture/forward_check.h"
 #include "capture/poll_schedule.h"
 #include "capture/registry.h"
 #include "capture/steps.h"
-#include "capture/watch.h"
 #include "load/load_counter.h"
 
 namespace routecap {
@@ -69,7 +69,7 @@ private:
 
     void work();
     const Step *oldest() REQUIRES(filing_);
-    void watch(Lines &lines, bool end) REQUIRES(filing_);
+    void report_faults(Lines &lines, bool end) REQUIRES(filing_);
     bool file_until(Until until);
     bool apply_ready(Until until) REQUIRES(filing_);
     bool take_log() REQUIRES(filing_);
@@ -104,7 +104,7 @@ private:
     // What was taken from the log, in order: first the entries that waited before.
     std::vector<LogEntry> pending_ GUARDED_BY(filing_), taken_ GUARDED_BY(filing_);
     PollSchedule schedule_ GUARDED_BY(filing_);
-    Watch watch_ GUARDED_BY(filing_);
+    FaultReporter reporter_ GUARDED_BY(filing_);
     bool slept_ GUARDED_BY(filing_) = false;  // the worker slept while the next step landed
     struct Tally {
         uint64_t unwritten, out_of_range, duplicate;

@@ -15,12 +15,12 @@
 namespace routecap {
 
 // All of it belongs to whoever has the filing lock.
-class Watch {
+class FaultReporter {
 public:
     using Clock = std::chrono::steady_clock;
 
-    Watch(uint64_t number, uint32_t slots, const Shape &shape, const Counters &counters,
-          const PagePool &pool)
+    FaultReporter(uint64_t number, uint32_t slots, const Shape &shape, const Counters &counters,
+                  const PagePool &pool)
         : number_(number), slots_(slots), shape_(shape), counters_(counters), pool_(pool) {}
 
     // Of the step that was filed: its copy failed; or the device saw a slip of checked mode in it;
@@ -35,10 +35,10 @@ public:
     void round(uint32_t filed);
 
     // Adds lines about what has happened since they were told last. What comes less than a second
-    // after a line of its kind waits for a later look. `oldest` is the oldest step in flight (0:
+    // after a line of its kind waits for a later call. `oldest` is the oldest step in flight (0:
     // there is none). At the capturer's end everything is told.
-    void look(Clock::time_point now, uint64_t oldest, Clock::time_point issued, Lines &lines,
-              bool end = false);
+    void report(Clock::time_point now, uint64_t oldest, Clock::time_point issued, Lines &lines,
+                bool end = false);
 
 private:
     enum Kind {

@@ -1,4 +1,4 @@
-#include "capture/watch.h"
+#include "capture/fault_reporter.h"
 
 #include <cstdarg>
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace {
 constexpr std::chrono::seconds kPause{1};      // between two lines of one kind
 constexpr std::chrono::seconds kPatience{10};  // with a step in flight
 
-// What happened, by Watch::Kind.
+// What happened, by FaultReporter::Kind.
 constexpr const char *kTexts[] = {"steps lost",
                                   "steps lost",
                                   "slips",
@@ -30,7 +30,7 @@ constexpr const char *kTexts[] = {"steps lost",
 }  // namespace
 
 // `times` is how often it has happened in all.
-void Watch::note(Kind kind, uint64_t times, const char *detail, ...) {
+void FaultReporter::note(Kind kind, uint64_t times, const char *detail, ...) {
     Event &event = events_[kind];
     if (event.times == times) return;
     event.times = times;
@@ -40,21 +40,23 @@ void Watch::note(Kind kind, uint64_t times, const char *detail, ...) {
     va_end(arguments);
 }
 
-void Watch::failed(const char *why) { note(kFailed, events_[kFailed].times + 1, ": %s", why); }
+void FaultReporter::failed(const char *why) {
+    note(kFailed, events_[kFailed].times + 1, ": %s", why);
+}
 
-void Watch::slipped(uint64_t step, int32_t slip) {
+void FaultReporter::slipped(uint64_t step, int32_t slip) {
     note(kSlipped, events_[kSlipped].times + 1, ": in the last, step %llu: %s: %s", ull(step),
          status_name(slip), ForwardCheck::text_of(slip));
 }
 
-void Watch::silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip) {
+void FaultReporter::silent(uint64_t step, uint32_t layers, uint32_t first, int32_t slip) {
     note(kSilent, events_[kSilent].times + 1,
          ": in the last, step %llu, %u layers from layer %s on had no valid cell%s%s", ull(step),
          layers, shape_.layer_name(first).text, slip != ROUTECAP_OK ? ": " : "",
          slip != ROUTECAP_OK ? ForwardCheck::text_of(slip) : "");
 }
 
-void Watch::bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer) {
+void FaultReporter::bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer) {
     const LayerName name = shape_.layer_name(layer);
     note(kOutOfRange, events_[kOutOfRange].times + out_of_range, ": in layer %s among others",
          name.text);
@@ -62,13 +64,13 @@ void Watch::bad_ids(uint64_t out_of_range, uint64_t duplicate, uint32_t layer) {
          name.text);
 }
 
-void Watch::round(uint32_t filed) {
+void FaultReporter::round(uint32_t filed) {
     if (slots_ > 1 && filed >= slots_)
         note(kBehind, events_[kBehind].times + 1, ": slots is %u", slots_);
 }
 
-void Watch::look(Clock::time_point now, uint64_t oldest, Clock::time_point issued, Lines &lines,
-                 bool end) {
+void FaultReporter::report(Clock::time_point now, uint64_t oldest, Clock::time_point issued,
+                           Lines &lines, bool end) {
     note(kLost, counters_.steps_lost - events_[kFailed].times, ": no slot was free; slots is %u",
          slots_);
     note(kConflicting, counters_.cells_conflicting, "%s", "");
