@@ -12,7 +12,7 @@ namespace routecap {
 namespace {
 
 // Rows of one sample that follow one another, as they lie in a routing.
-struct Rows {
+struct RunRows {
     std::vector<uint8_t> ids, validity;
 };
 
@@ -33,7 +33,7 @@ int32_t read_cell(const T *cell, uint32_t k, uint32_t experts, Id *to) {
 // Returns whether all cells are valid.
 template <class T, class Id, uint32_t K>
 bool read_cells(const Plan &plan, const T *ids, const uint8_t *classes, const PlanRun &run,
-                Rows &rows) {
+                RunRows &rows) {
     const Shape &shape = *plan.ids();
     bool complete = true;
     for (uint64_t r = 0; r < run.rows; r++)
@@ -74,12 +74,12 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
     auto run = plan.layout().runs.begin();
     for (uint64_t i = 0; i < count; i++) {
         ImportedRows rows{plan.ids(), 0, plan.layout().lengths[i], {}, {}};
-        std::vector<Rows> arrays;
+        std::vector<RunRows> arrays;
         for (; run != plan.layout().runs.end() && run->sample == i; ++run) {
             if (run->row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
-            Rows &read =
-                arrays.emplace_back(Rows{std::vector<uint8_t>(run->rows * shape.ids_bytes),
-                                         std::vector<uint8_t>(run->rows * shape.validity_bytes)});
+            RunRows &read = arrays.emplace_back(
+                RunRows{std::vector<uint8_t>(run->rows * shape.ids_bytes),
+                        std::vector<uint8_t>(run->rows * shape.validity_bytes)});
             with_dtype(plan.dtype(), [&]<class T>(T) {
                 const auto *from = static_cast<const T *>(ids);
                 complete &= with_k(shape.k, [&]<uint32_t K>() {

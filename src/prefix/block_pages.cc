@@ -10,62 +10,62 @@ BlockPages::BlockPages(const Shape &shape, uint32_t block_rows)
     chunks_.reserve(kMost / kChunk);
 }
 
-BlockPages::Chunk BlockPages::make() { return Chunk(new (std::nothrow) Record[kChunk]{}); }
+BlockPages::Chunk BlockPages::make() { return Chunk(new (std::nothrow) Entry[kChunk]{}); }
 
 void BlockPages::add(Chunk chunk) { chunks_.push_back(std::move(chunk)); }
 
-BlockPages::Record &BlockPages::record(uint32_t r) const { return chunks_[r / kChunk][r % kChunk]; }
+BlockPages::Entry &BlockPages::entry(uint32_t r) const { return chunks_[r / kChunk][r % kChunk]; }
 
 uint32_t BlockPages::share(PageRef page, uint32_t blocks) {
     const uint32_t r = free_ != kNone ? free_ : made_++;
-    Record &record = this->record(r);
-    if (r == free_) free_ = record.next;
-    record = {};
-    record.page = std::move(page);
-    record.blocks = blocks;
+    Entry &entry = this->entry(r);
+    if (r == free_) free_ = entry.next;
+    entry = {};
+    entry.page = std::move(page);
+    entry.blocks = blocks;
     return r;
 }
 
 void BlockPages::add_slots(PageRef page) {
     const uint32_t r = share(std::move(page), 0);
-    record(r).own = true;
+    entry(r).own = true;
     list(r);
 }
 
 void BlockPages::list(uint32_t r) {
-    Record &record = this->record(r);
-    record.listed = true;
-    record.previous = kNone;
-    record.next = open_;
-    (open_ != kNone ? this->record(open_).previous : open_last_) = r;
+    Entry &entry = this->entry(r);
+    entry.listed = true;
+    entry.previous = kNone;
+    entry.next = open_;
+    (open_ != kNone ? this->entry(open_).previous : open_last_) = r;
     open_ = r;
 }
 
 void BlockPages::unlist(uint32_t r) {
-    Record &record = this->record(r);
-    record.listed = false;
-    (record.previous != kNone ? this->record(record.previous).next : open_) = record.next;
-    (record.next != kNone ? this->record(record.next).previous : open_last_) = record.previous;
+    Entry &entry = this->entry(r);
+    entry.listed = false;
+    (entry.previous != kNone ? this->entry(entry.previous).next : open_) = entry.next;
+    (entry.next != kNone ? this->entry(entry.next).previous : open_last_) = entry.previous;
 }
 
 bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &place) {
-    Record &record = this->record(r);
+    Entry &entry = this->entry(r);
     // Slots of blocks that went can be written once nobody else has the page.
-    if (record.page.unique()) std::copy(record.live, record.live + 4, record.used);
+    if (entry.page.unique()) std::copy(entry.live, entry.live + 4, entry.used);
     uint32_t slot = 0;
-    while (slot < slots_ && (record.used[slot / 64] >> slot % 64 & 1) != 0) slot++;
+    while (slot < slots_ && (entry.used[slot / 64] >> slot % 64 & 1) != 0) slot++;
     if (slot == slots_) return false;
-    Page &page = *record.page.get();
+    Page &page = *entry.page.get();
     if (page.tags.load(std::memory_order_relaxed) == nullptr) {
-        if (record.blocks == 0 && page.references.load(std::memory_order_acquire) == 1)
+        if (entry.blocks == 0 && page.references.load(std::memory_order_acquire) == 1)
             page.tag.store(tag, std::memory_order_relaxed);
         if (!one_tag || page.tag.load(std::memory_order_relaxed) != tag) page.split_tags();
     }
-    record.used[slot / 64] |= uint64_t{1} << slot % 64;
-    record.live[slot / 64] |= uint64_t{1} << slot % 64;
-    record.blocks++;
+    entry.used[slot / 64] |= uint64_t{1} << slot % 64;
+    entry.live[slot / 64] |= uint64_t{1} << slot % 64;
+    entry.blocks++;
     place = this->place(r, slot);
-    if (record.blocks == slots_) unlist(r);
+    if (entry.blocks == slots_) unlist(r);
     return true;
 }
 
@@ -74,13 +74,13 @@ bool BlockPages::take(uint64_t tag, bool one_tag, uint32_t &place) {
     for (int looked = 0; r != kNone && looked < 4; looked++) {
         if (take_from(r, tag, one_tag, place)) return true;
         // It is full until others let go of it: the next look begins elsewhere.
-        const uint32_t next = record(r).next;
+        const uint32_t next = entry(r).next;
         if (r != open_last_) {
             unlist(r);
-            record(r).listed = true;
-            record(r).previous = open_last_;
-            record(r).next = kNone;
-            record(open_last_).next = r;
+            entry(r).listed = true;
+            entry(r).previous = open_last_;
+            entry(r).next = kNone;
+            entry(open_last_).next = r;
             open_last_ = r;
         }
         r = next;
@@ -90,23 +90,23 @@ bool BlockPages::take(uint64_t tag, bool one_tag, uint32_t &place) {
 
 PageRef BlockPages::give(uint32_t place) {
     const uint32_t r = place >> 8, slot = place & 255;
-    Record &record = this->record(r);
-    record.blocks--;
-    if (record.own) record.live[slot / 64] &= ~(uint64_t{1} << slot % 64);
-    if (record.blocks > 0) {
-        if (record.own && !record.listed) list(r);
+    Entry &entry = this->entry(r);
+    entry.blocks--;
+    if (entry.own) entry.live[slot / 64] &= ~(uint64_t{1} << slot % 64);
+    if (entry.blocks > 0) {
+        if (entry.own && !entry.listed) list(r);
         return PageRef();
     }
-    if (record.listed) unlist(r);
-    PageRef page = std::move(record.page);
-    record.next = free_;
+    if (entry.listed) unlist(r);
+    PageRef page = std::move(entry.page);
+    entry.next = free_;
     free_ = r;
     return page;
 }
 
 BlockPages::Place BlockPages::at(uint32_t place) const {
-    const Record &record = this->record(place >> 8);
-    return {record.page.get(), (place & 255) * (record.own ? block_rows_ : 1)};
+    const Entry &entry = this->entry(place >> 8);
+    return {entry.page.get(), (place & 255) * (entry.own ? block_rows_ : 1)};
 }
 
 uint64_t BlockPages::least_tag(uint32_t place) const {
@@ -116,6 +116,6 @@ uint64_t BlockPages::least_tag(uint32_t place) const {
                            : at.page->tag.load(std::memory_order_relaxed);
 }
 
-PageRef BlockPages::page(uint32_t place) const { return record(place >> 8).page; }
+PageRef BlockPages::page(uint32_t place) const { return entry(place >> 8).page; }
 
 }  // namespace routecap

@@ -25,17 +25,17 @@ public:
     uint32_t slots() const { return slots_; }
 
     // A page with blocks.
-    struct Record {
+    struct Entry {
         PageRef page;
         uint32_t blocks;          // that live in it
         bool own;                 // it is cut into slots
         bool listed;              // among the open ones
-        uint32_t next, previous;  // of these; or the next free record
+        uint32_t next, previous;  // of these; or the next free entry
         uint64_t used[4];  // slots of blocks, and of those that went while others had the page
         uint64_t live[4];  // slots of blocks
     };
     // Room for more pages, to be made where nothing guards this. Null without memory.
-    using Chunk = std::unique_ptr<Record[]>;
+    using Chunk = std::unique_ptr<Entry[]>;
     bool full() const { return free_ == kNone && made_ == chunks_.size() * kChunk; }
     bool possible() const { return free_ != kNone || made_ < kMost; }
     static Chunk make();
@@ -44,7 +44,7 @@ public:
     // With room: a page of a request with blocks of this store, and how many; the number by which
     // they are placed. And a page of its own, empty.
     uint32_t share(PageRef page, uint32_t blocks);
-    static uint32_t place(uint32_t record, uint32_t page_row) { return record << 8 | page_row; }
+    static uint32_t place(uint32_t entry, uint32_t page_row) { return entry << 8 | page_row; }
     void add_slots(PageRef page);
 
     // A slot for a block with these tags, one for all rows or different ones. It is nobody's
@@ -60,7 +60,7 @@ public:
 
 private:
     static constexpr uint32_t kNone = UINT32_MAX, kChunk = 1024, kMost = 1u << 24;
-    Record &record(uint32_t r) const;
+    Entry &entry(uint32_t r) const;
     bool take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &place);
     void list(uint32_t r);
     void unlist(uint32_t r);

@@ -176,13 +176,13 @@ private:
         const uint64_t moved = ours ? 0 : page->bytes, bytes = moved + blocks * s_.block_bytes_;
         if (!s_.pay(bytes)) return;
         page->references.fetch_add(1, std::memory_order_relaxed);
-        uint32_t record = 0;
-        if (!s_.add_page(PageRef(page), blocks, record)) return s_.pool_->unreserve(bytes);
+        uint32_t entry = 0;
+        if (!s_.add_page(PageRef(page), blocks, entry)) return s_.pool_->unreserve(bytes);
         if (!ours && !s_.pool_->adopt(*page)) s_.pool_->unreserve(moved);
         for (size_t i = first; i < end; i++) {
             Landed &b = blocks_[i];
             if (!sharable(i)) continue;
-            b.place = BlockPages::place(record, b.row);
+            b.place = BlockPages::place(entry, b.row);
             b.outcome = Outcome::done;
         }
     }
@@ -192,7 +192,7 @@ private:
         if (b.before.page)
             for (uint32_t r = 0; r < block_rows_; r++)
                 b.one_tag &= b.before.page->tag_of(b.before.row + r) == b.tag;
-        Store::Slot slot;
+        Store::BlockSlot slot;
         if (!s_.take_slot(b.tag, b.one_tag, slot)) {
             b.outcome = Outcome::refused;
             return;

@@ -249,13 +249,13 @@ bool Store::pay(uint64_t bytes) {
 }
 
 // A page with blocks, or one of slots for them.
-bool Store::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
+bool Store::add_page(PageRef page, uint32_t blocks, uint32_t &entry) {
     for (;;) {
         {
             const Lock lock(mutex_);
             if (!pages_.full()) {
                 if (blocks > 0)
-                    record = pages_.share(std::move(page), blocks);
+                    entry = pages_.share(std::move(page), blocks);
                 else
                     pages_.add_slots(std::move(page));
                 return true;
@@ -270,7 +270,7 @@ bool Store::add_page(PageRef page, uint32_t blocks, uint32_t &record) {
 }
 
 // A slot for a block's rows, and the block's own bytes.
-bool Store::take_slot(uint64_t tag, bool one_tag, Slot &slot) {
+bool Store::take_slot(uint64_t tag, bool one_tag, BlockSlot &slot) {
     if (!pay(block_bytes_)) return false;
     const uint64_t page_bytes = PagePool::page_bytes(*shape_, page_rows_);
     const auto look = [&] {

@@ -108,15 +108,15 @@ private:
     void give_up(Id id, Dropped &dropped) REQUIRES(mutex_);
 
     // Without it.
-    struct Slot {
+    struct BlockSlot {
         uint32_t place = 0;
         Page *page = nullptr;
         uint32_t row = 0;
     };
     bool evict_oldest();
     bool pay(uint64_t bytes);
-    bool add_page(PageRef page, uint32_t blocks, uint32_t &record);
-    bool take_slot(uint64_t tag, bool one_tag, Slot &slot);
+    bool add_page(PageRef page, uint32_t blocks, uint32_t &entry);
+    bool take_slot(uint64_t tag, bool one_tag, BlockSlot &slot);
 
     const StoreConfig config_;
     const ShapePtr shape_;

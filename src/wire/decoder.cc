@@ -35,9 +35,9 @@ int32_t status_of(uint64_t valid, uint64_t cells, bool strict) {
 }
 
 // Reads a message whose ids are in an array or in lists.
-class Reader {
+class ArrayReader {
 public:
-    Reader(const Format &format, const Hint &hint) : format_(format), hint_(hint) {}
+    ArrayReader(const Format &format, const Hint &hint) : format_(format), hint_(hint) {}
 
     int32_t read(const uint8_t *bytes, uint64_t n) {
         if (format_.format == ROUTECAP_WIRE_LISTS) return read_as_lists(bytes, n);
@@ -69,20 +69,20 @@ public:
         if (int32_t s = status_of(r.cells_valid, cells, strict); s < 0) return s;
         ImportedRows imported{layout_.shape, layout_.first, layout_.rows, {}, {}};
         if (layout_.rows > 0)
-            imported.segments.push_back({layout_.first, layout_.rows, rows_->ids.get(),
-                                         r.cells_valid == cells ? nullptr : rows_->validity.get(),
+            imported.segments.push_back({layout_.first, layout_.rows, arrays_->ids.get(),
+                                         r.cells_valid == cells ? nullptr : arrays_->validity.get(),
                                          nullptr, hint_.values.tag, 0, 0});
         const int32_t s = import_rows(
             std::move(imported), ROUTECAP_IMPORT_TRUSTED,
-            [](void *rows) { delete static_cast<Rows *>(rows); }, rows_.get(), routing);
+            [](void *arrays) { delete static_cast<Arrays *>(arrays); }, arrays_.get(), routing);
         if (s < 0) return s;
-        static_cast<void>(rows_.release());
+        static_cast<void>(arrays_.release());
         if (report != nullptr) write_struct(report, r);
         return s == ROUTECAP_OK ? s : status_of(r.cells_valid, cells, false);
     }
 
 private:
-    struct Rows {
+    struct Arrays {
         std::unique_ptr<uint8_t[]> ids, validity;
     };
 
@@ -92,10 +92,10 @@ private:
         const Shape &shape = *layout_.shape;
         const uint64_t bytes = layout_.rows * shape.row_bytes(), budget = hint_.values.budget_bytes;
         if (budget != 0 && bytes > budget) return over_budget(bytes, budget);
-        rows_.reset(
-            new Rows{std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.ids_bytes]),
-                     std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.validity_bytes])});
-        cells_.emplace(layout_, CellsOut{rows_->ids.get(), rows_->validity.get()});
+        arrays_.reset(new Arrays{
+            std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.ids_bytes]),
+            std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.validity_bytes])});
+        cells_.emplace(layout_, CellsOut{arrays_->ids.get(), arrays_->validity.get()});
         return ROUTECAP_OK;
     }
 
@@ -165,7 +165,7 @@ private:
     const Hint &hint_;
     MessageFacts said_;
     ArrayLayout layout_;
-    std::unique_ptr<Rows> rows_;
+    std::unique_ptr<Arrays> arrays_;
     std::optional<Cells> cells_;
 };
 
@@ -226,7 +226,7 @@ int32_t decode(const uint8_t *bytes, size_t n, int32_t format, const Hint &hint,
                routecap_wire_report *report, Routing **routing) {
     if (format == ROUTECAP_WIRE_SERIALIZED)
         return decode_serialized(bytes, n, hint.values, report, routing);
-    Reader reader(*find_format(format), hint);
+    ArrayReader reader(*find_format(format), hint);
     if (int32_t s = reader.read(bytes, n); s < 0) return s;
     return reader.finish(n, report, routing);
 }

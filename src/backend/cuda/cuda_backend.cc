@@ -32,12 +32,12 @@ constexpr size_t kMostDelivered = 256 << 10;
     return fail(result, "cu" #name)
 
 // Where everything lies in the device memory of a capturer.
-struct Plan {
+struct MemoryMap {
     size_t control = 0, table, sink, slots, bytes;
     size_t sink_bytes, staging_bytes;
     kernels::SlotLayout layout;
 
-    explicit Plan(const BackendConfig &config)
+    explicit MemoryMap(const BackendConfig &config)
         : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
         const Shape &shape = *config.shape;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
@@ -57,14 +57,14 @@ public:
     explicit CudaBackend(const BackendConfig &config)
         : shape_(config.shape),
           config_(config),
-          plan_(config),
+          map_(config),
           slot_count_(config.slots),
           slots_(slot_count_),
           epoch_(config.first_epoch - 1) {}
     int32_t create();
     ~CudaBackend() override;
 
-    const kernels::SlotLayout &layout() const override { return plan_.layout; }
+    const kernels::SlotLayout &layout() const override { return map_.layout; }
     const Sink &sink() const override { return *sink_; }
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) override;
     routecap_sink give_out(uint32_t layer) override { return sink_->give_out(layer); }
@@ -133,9 +133,9 @@ private:
     void note_naming(int32_t slot, int32_t status);
     // Where the first rows of a slot are, with the header between them, in bytes from the slot's
     // start. The positions begin at `end`.
-    struct Rows {
+    struct SlotPart {
         size_t first, end;
-        Rows(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t count) {
+        SlotPart(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t count) {
             constexpr size_t chunk = sizeof(kernels::Deliver::Chunk);
             first = static_cast<size_t>(layout.validity(slot, count - 1) - slot) / chunk * chunk;
             end = static_cast<size_t>(layout.positions(slot, count) - slot);
@@ -143,11 +143,11 @@ private:
         size_t bytes() const { return end - first; }
     };
     bool kernels_read(const DevicePositions &positions);
-    int32_t deliver(int32_t slot, const Rows &rows, const DevicePositions &positions, int32_t next,
-                    CUstream stream);
-    int32_t keep_positions(int32_t slot, const Rows &rows, const DevicePositions &positions,
+    int32_t deliver(int32_t slot, const SlotPart &part, const DevicePositions &positions,
+                    int32_t next, CUstream stream);
+    int32_t keep_positions(int32_t slot, const SlotPart &part, const DevicePositions &positions,
                            CUstream stream);
-    int32_t bring(int32_t slot, const Rows &rows, const DevicePositions &positions);
+    int32_t bring(int32_t slot, const SlotPart &part, const DevicePositions &positions);
     int32_t alive() const;
     template <class Body>
     uint32_t blocks(uint64_t items, uint32_t layers) const;
@@ -166,28 +166,28 @@ private:
     kernels::Begin begin_body(uint32_t rows) const;
 
     CUdeviceptr device_name() const {
-        return arena_->at(plan_.control + offsetof(kernels::Control, named));
+        return arena_->at(map_.control + offsetof(kernels::Control, named));
     }
-    kernels::Control *control() const { return arena_->pointer<kernels::Control>(plan_.control); }
+    kernels::Control *control() const { return arena_->pointer<kernels::Control>(map_.control); }
     kernels::SinkTable table() const {
-        return sink_->table(arena_->pointer<const kernels::SinkLayer>(plan_.table));
+        return sink_->table(arena_->pointer<const kernels::SinkLayer>(map_.table));
     }
-    uint8_t *slots() const { return arena_->pointer<uint8_t>(plan_.slots); }
-    uint8_t *device_slot(int32_t slot) const { return plan_.layout.slot(slots(), slot); }
+    uint8_t *slots() const { return arena_->pointer<uint8_t>(map_.slots); }
+    uint8_t *device_slot(int32_t slot) const { return map_.layout.slot(slots(), slot); }
     // A word in page-locked memory, after all slots: the epoch of the last step whose rows arrived
     // in this slot.
     uint64_t *arrived(int32_t slot) const {
-        uint8_t *behind = plan_.layout.slot(staging_, static_cast<int32_t>(slot_count_));
+        uint8_t *behind = map_.layout.slot(staging_, static_cast<int32_t>(slot_count_));
         return reinterpret_cast<uint64_t *>(behind) + slot;
     }
     bool has_arrived(int32_t slot) const {
         return __atomic_load_n(arrived(slot), __ATOMIC_ACQUIRE) == epoch_of(slot);
     }
-    uint8_t *host_slot(int32_t slot) const { return plan_.layout.slot(staging_, slot); }
+    uint8_t *host_slot(int32_t slot) const { return map_.layout.slot(staging_, slot); }
 
     const ShapePtr shape_;
     const BackendConfig config_;
-    const Plan plan_;
+    const MemoryMap map_;
     const uint32_t slot_count_;
     const Driver &driver_ = driver();
     CUdevice device_ = 0;
@@ -281,33 +281,32 @@ int32_t CudaBackend::create() {
     maps_host_ = maps != 0;
     // Kernels compiled for older devices do not wait for the router, so they must not overlap it.
     overlaps_ = capability >= 9 && ROUTECAP_PTX_ARCH >= 90;
-    if (const CUresult r = Arena::create(device_, context_, plan_.bytes, &arena_);
-        r != CUDA_SUCCESS)
+    if (const CUresult r = Arena::create(device_, context_, map_.bytes, &arena_); r != CUDA_SUCCESS)
         return fail(r, "cuMemAlloc");
     ROUTECAP_TRY(StreamCreate, &side_, CU_STREAM_NON_BLOCKING);
     ROUTECAP_TRY(EventCreate, &named_, CU_EVENT_DISABLE_TIMING);
     if (slot_count_ > 0) {
         void *staging = nullptr;
-        ROUTECAP_TRY(MemHostAlloc, &staging, plan_.staging_bytes, CU_MEMHOSTALLOC_PORTABLE);
+        ROUTECAP_TRY(MemHostAlloc, &staging, map_.staging_bytes, CU_MEMHOSTALLOC_PORTABLE);
         staging_ = static_cast<uint8_t *>(staging);
         std::memset(arrived(0), 0, slot_count_ * 8);
     }
     sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
-                  config_.external_sink ? nullptr : arena_->pointer<void>(plan_.sink));
+                  config_.external_sink ? nullptr : arena_->pointer<void>(map_.sink));
 
-    ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, plan_.bytes, side_);
-    if (plan_.sink_bytes > 0)
-        ROUTECAP_TRY(MemsetD8Async, arena_->at(plan_.sink), kernels::kPoisonByte, plan_.sink_bytes,
+    ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, map_.bytes, side_);
+    if (map_.sink_bytes > 0)
+        ROUTECAP_TRY(MemsetD8Async, arena_->at(map_.sink), kernels::kPoisonByte, map_.sink_bytes,
                      side_);
     kernels::Control words{};
     words.named = {kernels::kNoSlot, epoch_};
-    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(map_.control), &words, sizeof words, side_);
     if (int32_t s = upload_table(); s < 0) return s;
     if (int32_t s = warm_up(); s < 0) return s;
     // The first slot is named only now, so that the warm-up launches could not write it.
     if (slot_count_ > 0) words.named = {0, in(0).epoch = ++epoch_};
     upper_ = static_cast<uint32_t>(words.named.word >> 32);
-    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.control), &words, sizeof words, side_);
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(map_.control), &words, sizeof words, side_);
     ROUTECAP_TRY(StreamSynchronize, side_);
     return ROUTECAP_OK;
 }
@@ -367,7 +366,7 @@ CudaBackend::~CudaBackend() {
 
 int32_t CudaBackend::upload_table() {
     const auto layers = sink_->layers();
-    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(plan_.table), layers.data(), layers.size_bytes(),
+    ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(map_.table), layers.data(), layers.size_bytes(),
                  side_);
     ROUTECAP_TRY(StreamSynchronize, side_);
     return ROUTECAP_OK;
@@ -510,7 +509,7 @@ kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
             kernels::begin_items(rows, shape_->k, sink_->widest()),
             control(),
             slots(),
-            plan_.layout};
+            map_.layout};
 }
 
 // What a begin of any kind does before its launch, and what it notes.
@@ -620,7 +619,7 @@ int32_t CudaBackend::with_snapshot(F f) {
     int32_t status = ROUTECAP_OK;
     kernels::with_columns(shape_->k, [&]<uint32_t K>() {
         const auto run = [&]<class Body>() {
-            return f(Body{table(), shape_->layers, shape_->k, control(), slots(), plan_.layout});
+            return f(Body{table(), shape_->layers, shape_->k, control(), slots(), map_.layout});
         };
         status = shape_->id_bytes == 1 ? run.template operator()<kernels::Snapshot8<K>>()
                                        : run.template operator()<kernels::Snapshot16<K>>();
@@ -738,19 +737,19 @@ bool CudaBackend::kernels_read(const DevicePositions &positions) {
 
 // Does everything in one launch on the engine's stream. Its few microseconds cost less than more
 // calls of the driver would.
-int32_t CudaBackend::deliver(int32_t slot, const Rows &rows, const DevicePositions &positions,
+int32_t CudaBackend::deliver(int32_t slot, const SlotPart &part, const DevicePositions &positions,
                              int32_t next, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named = new_name(next);
     const kernels::Deliver body{
         .control = control(),
-        .from = device_slot(slot) + rows.first,
-        .to = host_slot(slot) + rows.first,
-        .chunks = static_cast<uint32_t>(rows.bytes() / sizeof(kernels::Deliver::Chunk)),
+        .from = device_slot(slot) + part.first,
+        .to = host_slot(slot) + part.first,
+        .chunks = static_cast<uint32_t>(part.bytes() / sizeof(kernels::Deliver::Chunk)),
         .position_words = static_cast<uint32_t>(positions.bytes() / 4),
         .positions = positions.positions,
-        .positions_to = host_slot(slot) + rows.end,
+        .positions_to = host_slot(slot) + part.end,
         .arrived = arrived(slot),
         .epoch = epoch_of(slot),
         .next = named};
@@ -760,22 +759,22 @@ int32_t CudaBackend::deliver(int32_t slot, const Rows &rows, const DevicePositio
 }
 
 // Copies the positions on the engine's stream, because the engine may overwrite them after that.
-int32_t CudaBackend::keep_positions(int32_t slot, const Rows &rows,
+int32_t CudaBackend::keep_positions(int32_t slot, const SlotPart &part,
                                     const DevicePositions &positions, CUstream stream) {
     if (positions.rows == 0) return ROUTECAP_OK;
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
-    ROUTECAP_TRY(MemcpyAsync, address_of(device_slot(slot) + rows.end),
+    ROUTECAP_TRY(MemcpyAsync, address_of(device_slot(slot) + part.end),
                  address_of(positions.positions), positions.bytes(), stream);
     return ROUTECAP_OK;
 }
 
 // Copies rows and positions on a stream of the library. It waits for the event of the last naming,
 // which was recorded after the copy of the positions.
-int32_t CudaBackend::bring(int32_t slot, const Rows &rows, const DevicePositions &positions) {
+int32_t CudaBackend::bring(int32_t slot, const SlotPart &part, const DevicePositions &positions) {
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
-    ROUTECAP_TRY(MemcpyDtoHAsync, host_slot(slot) + rows.first,
-                 address_of(device_slot(slot) + rows.first), rows.bytes() + positions.bytes(),
+    ROUTECAP_TRY(MemcpyDtoHAsync, host_slot(slot) + part.first,
+                 address_of(device_slot(slot) + part.first), part.bytes() + positions.bytes(),
                  side_);
     ROUTECAP_TRY(StreamWriteValue64, side_, address_of(arrived(slot)), epoch_of(slot),
                  CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -788,19 +787,19 @@ void CudaBackend::copy(int32_t slot, uint32_t count, const DevicePositions &posi
                        routecap_stream stream) {
     const Current current(context_, entered_);
     Slot &s = in(slot);
-    const Rows rows(plan_.layout, host_slot(slot), count);
+    const SlotPart part(map_.layout, host_slot(slot), count);
     const bool at_once = !s.failure && maps_host_ && !s.astray &&
-                         rows.bytes() + positions.bytes() <= kMostDelivered &&
+                         part.bytes() + positions.bytes() <= kMostDelivered &&
                          kernels_read(positions);
     if (at_once) {
-        note_naming(next, deliver(slot, rows, positions, next, stream));
+        note_naming(next, deliver(slot, part, positions, next, stream));
     } else {
-        if (!s.failure) s.failure.note(keep_positions(slot, rows, positions, stream));
+        if (!s.failure) s.failure.note(keep_positions(slot, part, positions, stream));
         name(next, stream);
     }
     if (!s.failure) s.failure = unnamed_;
     if (!at_once && !s.failure) {
-        s.failure.note(bring(slot, rows, positions));
+        s.failure.note(bring(slot, part, positions));
         s.astray = static_cast<bool>(s.failure);
     }
     s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);
@@ -813,7 +812,7 @@ int32_t CudaBackend::wait_for(routecap_stream stream, uint32_t &rows_begun) {
     const Uncaptured uncaptured;
     kernels::Control words;
     ROUTECAP_TRY(StreamSynchronize, stream);
-    ROUTECAP_TRY(MemcpyDtoHAsync, &words, arena_->at(plan_.control), sizeof words, side_);
+    ROUTECAP_TRY(MemcpyDtoHAsync, &words, arena_->at(map_.control), sizeof words, side_);
     ROUTECAP_TRY(StreamSynchronize, side_);
     rows_begun = words.rows();
     return ROUTECAP_OK;
@@ -855,7 +854,7 @@ bool CudaBackend::landed(int32_t slot) {
 
 SlotContents CudaBackend::contents(int32_t slot) {
     if (failure(slot) != nullptr) return {host_slot(slot)};
-    return read_slot(plan_.layout, host_slot(slot), in(slot).epoch);
+    return read_slot(map_.layout, host_slot(slot), in(slot).epoch);
 }
 
 const char *CudaBackend::failure(int32_t slot) const {
@@ -885,8 +884,8 @@ BackendInfo cuda_backend_info() {
 }
 
 DeviceMemory cuda_memory_of(const BackendConfig &config) {
-    const Plan plan(config);
-    return {plan.bytes, plan.staging_bytes};
+    const MemoryMap map(config);
+    return {map.bytes, map.staging_bytes};
 }
 
 }  // namespace routecap
