@@ -11,7 +11,7 @@
 #include "routing/import.h"
 #include "routing/serialized.h"
 #include "wire/base64.h"
-#include "wire/lists.h"
+#include "wire/json_lists.h"
 #include "wire/message.h"
 
 namespace routecap::wire {

@@ -35,8 +35,7 @@ constexpr Format kFormats[] = {
      "dynamo prime-rl verifiers", ".routes.json", true, false},
     {ROUTECAP_WIRE_NRLRE1, 1, kShape | kDtype | kValidity, "nrlre1", "nemo-rl", ".nrlre1", true,
      false},
-    {ROUTECAP_WIRE_LISTS, 1, kShape | kValidity, "lists", "megatron", ".lists.json", false,
-     false},
+    {ROUTECAP_WIRE_LISTS, 1, kShape | kValidity, "lists", "megatron", ".lists.json", false, false},
 };
 
 // Whether one of the words is this one.

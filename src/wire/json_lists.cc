@@ -1,4 +1,4 @@
-#include "wire/lists.h"
+#include "wire/json_lists.h"
 
 #include <algorithm>
 #include <initializer_list>
