@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The rooms of src/ include only what lies below them: api, then capture, wire, sequence and plan,
-# then prefix, then routing and backend, then rows, then load, then base.
+# The rooms, as the folders of src/ are called, include only what lies below them: api, then
+# capture, wire, sequence and plan, then prefix, then routing and backend, then rows, then load, then
+# base.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declare -A height=([base]=0 [load]=1 [rows]=2 [routing]=3 [backend]=3 [prefix]=4 [capture]=5 [wire]=5 [sequence]=5 [plan]=5 [api]=6)

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/room.h"
+#include "base/reserve.h"
 #include "base/status.h"
 #include "capture/operations.h"
 #include "capture/request_table.h"
@@ -33,7 +33,7 @@ struct Registry {
 
     // Makes room in the log for so many entries more. Throws without memory.
     void make_room(size_t entries) REQUIRES(mutex) {
-        routecap::make_room(log, log.size() + promised + entries);
+        reserve_amortized(log, log.size() + promised + entries);
     }
     // Starts fetching where the entry goes that comes after so many.
     void prefetch_entry(size_t ahead) const REQUIRES(mutex) {

@@ -226,7 +226,7 @@ bool StepWorker::take_log() {
         return true;
     }
     try {
-        make_room(pending_, pending_.size() + taken_.size());
+        reserve_amortized(pending_, pending_.size() + taken_.size());
     } catch (const std::bad_alloc &) {
         return false;
     }

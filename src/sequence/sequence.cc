@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/room.h"
+#include "base/reserve.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "sequence/join.h"
@@ -294,9 +294,9 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     const std::vector<Span> spans =
         with_call(std::span(spans_).subspan(first_changed), kept, joined.of_call,
                   {0, 0, call.number, call.options.tag, call.options.origin, 0});
-    make_room(spans_, first_changed + spans.size());
-    make_room(segments_, segments_.size() + joined.segments.size());
-    make_room(tokens_, length);
+    reserve_amortized(spans_, first_changed + spans.size());
+    reserve_amortized(segments_, segments_.size() + joined.segments.size());
+    reserve_amortized(tokens_, length);
     const uint64_t held = tokens_.size();
     if (length > held && !storage_->pool->reserve((length - held) * kTokenBytes))
         return report(ROUTECAP_ERR_NO_MEMORY, "the call's tokens exceed the budget");

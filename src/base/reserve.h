@@ -1,4 +1,4 @@
-// Room in vectors.
+// Capacity of vectors.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,10 @@
 
 namespace routecap {
 
-// Makes room for this many elements; if the vector must grow, it doubles. Throws without memory.
+// Makes the capacity this many elements at least; if the vector must grow, it doubles. Throws
+// without memory.
 template <class T>
-void make_room(std::vector<T> &elements, size_t n) {
+void reserve_amortized(std::vector<T> &elements, size_t n) {
     if (n > elements.capacity()) elements.reserve(std::max(n, 2 * elements.capacity()));
 }
 
