@@ -1,5 +1,7 @@
 #include "prefix/store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,11 +18,15 @@ constexpr size_t kChunk = 128;  // keys for which the mutex is held
 // Blocks in flight, beside those that the budget has room for.
 constexpr uint64_t kInFlight = 65536;
 
+// The table takes address space for as many as there can be: those of the budget, or those that the
+// machine has memory for.
 uint32_t most_blocks(const StoreConfig &config) {
     const uint64_t bytes =
         config.block_rows * config.shape->row_bytes() + BlockTable::block_bytes(config.key_bytes);
-    return static_cast<uint32_t>(
-        std::min<uint64_t>(config.budget_bytes / bytes + kInFlight, UINT32_MAX - 1));
+    const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                            static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return static_cast<uint32_t>(std::min<uint64_t>(
+        std::min(config.budget_bytes, memory) / bytes + kInFlight, UINT32_MAX - 1));
 }
 
 }  // namespace

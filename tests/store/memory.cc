@@ -142,6 +142,19 @@ TEST(Budget, uses_slots_again_and_never_under_a_reader) {
     EXPECT_EQ(8u, shelf.counts().blocks);
 }
 
+// The table of blocks took address space for a budget that no machine has, and got none.
+TEST(Budget, may_be_all_the_memory_that_there_is) {
+    Rig rig({.shape = kShape});
+    Shelf shelf(kShape, {.block_rows = 1, .budget_bytes = UINT64_MAX});
+    const routecap_request a = rig.open(), reader = rig.open();
+    rig.land(rig.step({{a, {1, 0, 8}}}));
+    shelf.publish(rig, a, 0, from_to(0, 8));
+    EXPECT_EQ(8u, shelf.settled(rig).blocks);
+    EXPECT_EQ(UINT64_MAX, shelf.counts().bytes_budget);
+    EXPECT_EQ(8u, shelf.adopt(rig, reader, 0, from_to(0, 8)).found);
+    rig.expect(reader, 0, routed_rows(kShape, 1, 0, 8));
+}
+
 // Calls of every kind from several threads while an engine runs.
 TEST(Threads, may_use_one_store_together) {
     Rig rig({.shape = {.rows = 64}});
