@@ -30,16 +30,32 @@ int32_t check_ids_bytes(uint64_t stated, const IdsExtent &ids, bool dense, const
                   ids.element_bytes, dense ? "are" : "with these strides need", ull(bytes), advice);
 }
 
-static int32_t check_ids_bytes(const routecap_sink &sink, uint32_t layers, const char *name) {
-    const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k,
-                  layer_stride =
-                      sink.layer_stride != 0 ? sink.layer_stride : row_stride * sink.rows;
+namespace {
+
+// In elements, with those that a caller left out.
+struct Strides {
+    int64_t row, layer;
+};
+
+// False if they lead farther than any memory: what is computed of others overflows nowhere.
+bool strides_of(const routecap_sink &sink, Strides &strides) {
+    constexpr int64_t kFar = int64_t{1} << 40;
+    strides.row = sink.row_stride != 0 ? sink.row_stride : sink.k;
+    if (strides.row < 0 || strides.row > kFar) return false;
+    strides.layer = sink.layer_stride != 0 ? sink.layer_stride : strides.row * sink.rows;
+    return strides.layer <= kFar * 1024;
+}
+
+int32_t check_sink_bytes(const routecap_sink &sink, const Strides &strides, uint32_t layers,
+                         const char *name) {
     return check_ids_bytes(sink.ids_bytes,
-                           {{{{layers, layer_stride}, {sink.rows, row_stride}, {sink.k, 1}}},
+                           {{{{layers, strides.layer}, {sink.rows, strides.row}, {sink.k, 1}}},
                             sink_element_bytes(sink.dtype)},
                            sink.row_stride == 0 && sink.layer_stride == 0, name,
                            "check rows, strides and dtype");
 }
+
+}  // namespace
 
 Sink::Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype,
            void *ids)
@@ -60,22 +76,18 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
         return report(ROUTECAP_ERR_ARGUMENT, "nothing to bind: ids is NULL or layers is 0");
     if (reinterpret_cast<uintptr_t>(sink.ids) % element != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "ids is not aligned to %u bytes", element);
-    constexpr int64_t kFar = int64_t{1} << 40;  // so that nothing below overflows
-    const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k;
-    const int64_t layer_stride =
-        sink.layer_stride != 0 || row_stride > kFar ? sink.layer_stride : row_stride * sink.rows;
-    const bool near = row_stride <= kFar && layer_stride <= kFar * 1024;
-    if (!near || sink.rows < rows_ || sink.k != k_ || row_stride < k_ ||
-        (layers > 1 && layer_stride < row_stride * (int64_t{rows_} - 1) + k_))
+    Strides strides{};
+    if (!strides_of(sink, strides) || sink.rows < rows_ || sink.k != k_ || strides.row < k_ ||
+        (layers > 1 && strides.layer < strides.row * (int64_t{rows_} - 1) + k_))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "%u rows of %u, strides %lld and %lld, for a sink of %u rows of %u",
-                      sink.rows, sink.k, static_cast<long long>(row_stride),
-                      static_cast<long long>(layer_stride), rows_, k_);
-    if (int32_t s = check_ids_bytes(sink, layers, "sink"); s < 0) return s;
+                      sink.rows, sink.k, static_cast<long long>(strides.row),
+                      static_cast<long long>(strides.layer), rows_, k_);
+    if (int32_t s = check_sink_bytes(sink, strides, layers, "sink"); s < 0) return s;
     const auto bound = [&](uint32_t l) {
         void *ids = static_cast<uint8_t *>(sink.ids) +
-                    static_cast<int64_t>(l - first_layer) * layer_stride * element;
-        return kernels::SinkLayer{ids, row_stride, sink.dtype, layers_[l].experts};
+                    static_cast<int64_t>(l - first_layer) * strides.layer * element;
+        return kernels::SinkLayer{ids, strides.row, sink.dtype, layers_[l].experts};
     };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         const kernels::SinkLayer now = layers_[l], then = bound(l);
@@ -101,16 +113,15 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape,
         reinterpret_cast<uintptr_t>(ids) % static_cast<uintptr_t>(element) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "ids is NULL, or not aligned to %lld bytes",
                       static_cast<long long>(element));
-    for (const int64_t stride : {sink.row_stride, sink.layer_stride})
-        if (stride != 0 && stride < sink.k)
-            return report(ROUTECAP_ERR_SHAPE_MISMATCH, "a stride of %lld, and k is %u",
-                          static_cast<long long>(stride), shape.k);
-    if (int32_t s = check_ids_bytes(sink, shape.layers, "rows"); s < 0) return s;
-    const int64_t row_stride = sink.row_stride != 0 ? sink.row_stride : sink.k;
-    const int64_t layer_stride =
-        sink.layer_stride != 0 ? sink.layer_stride : row_stride * sink.rows;
+    Strides strides{};
+    if (!strides_of(sink, strides) || strides.row < sink.k ||
+        (sink.layer_stride != 0 && strides.layer < sink.k))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "strides of %lld and %lld, and k is %u",
+                      static_cast<long long>(sink.row_stride),
+                      static_cast<long long>(sink.layer_stride), shape.k);
+    if (int32_t s = check_sink_bytes(sink, strides, shape.layers, "rows"); s < 0) return s;
     for (uint32_t l = 0; l < shape.layers; l++)
-        layers.push_back({ids != nullptr ? ids + l * layer_stride * element : nullptr, row_stride,
+        layers.push_back({ids != nullptr ? ids + l * strides.layer * element : nullptr, strides.row,
                           sink.dtype, shape.layer_experts[l]});
     return ROUTECAP_OK;
 }

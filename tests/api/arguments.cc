@@ -139,6 +139,35 @@ TEST(Arguments, more_elements_than_memory_can_hold_are_refused_and_none_is_writt
     EXPECT_EQ(made, reinterpret_cast<routecap_routing *>(8));
 }
 
+// The address of a layer was computed of any stride, and overflowed.
+TEST(Arguments, strides_that_no_memory_has_are_refused_where_rows_arrive) {
+    if (on_cuda()) return;  // rows arrive on the host backend alone
+    Rig rig({.shape = {.layers = 3}});
+    const routecap_request request = rig.open();
+    routecap_issue_options options{};
+    options.struct_size = sizeof options;
+    options.snapshot = ROUTECAP_SNAPSHOT_LATER;
+    const routecap_step step =
+        rig.issue({rig.span(request, 0, 0, 1)}, ROUTECAP_OK, nullptr, &options);
+    const std::vector<int16_t> ids(rig.shape().layers * rig.shape().k);
+    routecap_sink rows{};
+    rows.struct_size = sizeof rows;
+    rows.dtype = ROUTECAP_DTYPE_I16;
+    rows.ids = const_cast<int16_t *>(ids.data());
+    rows.k = rig.shape().k;
+    rows.rows = 1;
+    for (const int64_t far : {INT64_MAX, INT64_MAX / 2, int64_t{1} << 51, INT64_MIN}) {
+        rows.row_stride = 0, rows.layer_stride = far;
+        EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      routecap_step_arrive(rig.capturer(), step, &rows));
+        rows.row_stride = far, rows.layer_stride = 0;
+        EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      routecap_step_arrive(rig.capturer(), step, &rows));
+    }
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_arrive(rig.capturer(), step, nullptr));
+    EXPECT_STATUS(ROUTECAP_LOST, routecap_step_finalize(rig.capturer(), step, -1, nullptr));
+}
+
 TEST(Arguments, memory_of_any_size_that_is_not_there_is_not_written) {
     Rig rig;
     const routecap_request r = rig.open();
