@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace routecap {
@@ -88,8 +89,9 @@ private:
         if (run.side == nullptr) return true;
         Segment rows = run.side->part(run.first, run.end);
         rows.complete = run.complete;
-        const bool of_call =
-            run.side >= rows_.call.data() && run.side < rows_.call.data() + rows_.call.size();
+        const std::less<const Segment *> before;  // it may be of another array
+        const bool of_call = !before(run.side, rows_.call.data()) &&
+                             before(run.side, rows_.call.data() + rows_.call.size());
         if (of_call && rows.page) return own_.copy(storage_, rows, out_.segments);
         push(out_.segments, std::move(rows));
         return true;
