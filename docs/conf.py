@@ -32,7 +32,6 @@ root_doc = "README"
 include_patterns = [
     "*.md",
     "docs/**.md",
-    "include/COMPATIBILITY.md",
     "bindings/python/README.md",
     "bindings/go/README.md",
     "bindings/rust/routecap/README.md",
@@ -163,7 +162,7 @@ Python package <bindings/python/README>
 Rust crate <bindings/rust/routecap/README>
 Go package <bindings/go/README>
 rustdoc and go doc <docs/references>
-include/COMPATIBILITY
+docs/compatibility
 ```
 ```{toctree}
 :hidden:

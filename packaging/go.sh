@@ -10,7 +10,7 @@ cp packaging/go/released/link.go LICENSE "$module"
 cp src/third_party/base64/LICENSE "$module/LICENSE.base64"
 cp src/third_party/blake2/LICENSE "$module/LICENSE.blake2"
 cp src/third_party/crc32c/LICENSE "$module/LICENSE.crc32c"
-sh include/single.sh "$module/routecap.h"
+sh dev/single.sh include "$module/routecap.h"
 
 # The archives of zig's C++ runtime, which it makes for each processor. What the compiler's runtime
 # has, libgcc's is there for, and memcpy and the like are to be those of libc.

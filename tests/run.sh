@@ -30,7 +30,7 @@ run() {
 headers() {
     local standard source
     local warnings=(-Wall -Wextra -pedantic -Wpadded -Werror -fsyntax-only)
-    sh include/single.sh "$build/routecap_single.h"
+    sh dev/single.sh include "$build/routecap_single.h"
     for source in "$build/routecap_single.h" include/routecap.h include/routecap/*.h; do
         for standard in c99 c11 c17; do run cc -x c -std=$standard "${warnings[@]}" "$source"; done
         for standard in c++11 c++17 c++20; do run c++ -x c++ -std=$standard "${warnings[@]}" "$source"; done
@@ -79,7 +79,7 @@ consumers() {
     run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
     run "$work/loaded" "$so"
     # The single file alone, as a project has it that copied nothing else.
-    run bash -c "sh include/single.sh | cmp - '$tree/include/routecap_single.h'"
+    run bash -c "sh dev/single.sh include | cmp - '$tree/include/routecap_single.h'"
     mkdir "$work/single" && cp "$tree/include/routecap_single.h" "$work/single/routecap.h"
     run cc -std=c11 -Wall -Wextra -Werror -I"$work/single" examples/cpu_callback.c -o "$work/single/loaded" -ldl
     run "$work/single/loaded" "$so"
@@ -192,10 +192,10 @@ loading() { install_fake_driver; install_torch && ROUTECAP_TORCH_PYTHON=$torch_p
 
 # A place that is forgotten is found: here all are, for a function that is added to a header alone.
 every_place() {
-    run python3 include/generate --check
+    run python3 dev/generate --check
     rm -rf "$build/added" && cp -r include "$build/added"
     sed -i 's/^ROUTECAP_API routecap_status routecap_step_discard(/ROUTECAP_API routecap_status routecap_step_added(routecap_capturer *capturer);\n&/' "$build/added/routecap/capture.h"
-    run bash -c "python3 include/generate --check '$build/added' | tee '$build/added.log' | grep -q ' 11 places are stale'"
+    run bash -c "python3 dev/generate --check '$build/added' | tee '$build/added.log' | grep -q ' 11 places are stale'"
     closing
 }
 

@@ -1,7 +1,7 @@
 """Writes what follows from the headers.
 
-    python3 include/generate                     writes it
-    python3 include/generate --check [FOLDER]    writes nothing; names what is stale or was
+    python3 dev/generate                     writes it
+    python3 dev/generate --check [FOLDER]    writes nothing; names what is stale or was
                                                  forgotten, for the headers in FOLDER or else those
                                                  of the project
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.dont_write_bytecode = True  # no cache beside the headers
+sys.dont_write_bytecode = True  # no cache beside the sources
 
 import c
 import docs
@@ -39,13 +39,13 @@ def generated(headers: Headers) -> dict[str, str]:
 def stale(headers: Headers) -> Iterator[str]:
     for name, text in generated(headers).items():
         if text != read(name):
-            yield f"{name} is stale: run python3 include/generate"
+            yield f"{name} is stale: run python3 dev/generate"
     texts = [headers.folder / "routecap.h", *sorted(headers.folder.glob("routecap/*.h"))]
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in texts)).hexdigest()
     if digest not in read("bindings/rust/routecap-sys/src/bindings.rs").split("\n", 1)[0]:
         yield "Rust's raw layer is stale: run bash bindings/rust/generate.sh"
     single = subprocess.run(
-        ["sh", headers.folder / "single.sh"], stdout=subprocess.PIPE, check=True
+        ["sh", ROOT / "dev/single.sh", headers.folder], stdout=subprocess.PIPE, check=True
     )
     if hashlib.sha256(single.stdout).hexdigest() not in read("bindings/go/zz_generated.go")[:300]:
         yield "Go's raw layer is stale: run go generate in bindings/go"

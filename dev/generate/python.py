@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from headers import ROOT, Constant, Headers
 
-OPENING = "Generated from the headers: run python3 include/generate. Do not edit."
+OPENING = "Generated from the headers: run python3 dev/generate. Do not edit."
 COLUMNS = 100
 FOLDER = "bindings/python/src/routecap"
 NO_LAYOUT = ["plan_source"]  # routecap.i makes it

@@ -5,7 +5,7 @@ import textwrap
 
 from headers import Constant, Headers
 
-OPENING = "Generated from the headers: run python3 include/generate. Do not edit."
+OPENING = "Generated from the headers: run python3 dev/generate. Do not edit."
 COLUMNS = 100
 
 # Enums that keep a number which only a later library knows: their name and documentation, what `of`

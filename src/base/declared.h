@@ -1,4 +1,4 @@
-// Generated from the headers: run python3 include/generate. Do not edit.
+// Generated from the headers: run python3 dev/generate. Do not edit.
 // Lists of what the headers declare: X(...) is expanded for each.
 #pragma once
 

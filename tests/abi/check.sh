@@ -10,7 +10,7 @@
 #   - with DUMP, functions and types as compiled: by abidiff without filters or suppressions, and
 #     with what abidiff calls harmless. LIBRARY needs debug information then
 #
-# `python3 include/generate` writes both files anew, as long as the version is 1.0.0-dev. With 1.0.0
+# `python3 dev/generate` writes both files anew, as long as the version is 1.0.0-dev. With 1.0.0
 # they become what that version promises, and so does a dump of its types, which prove.sh makes of
 # the sources as they are.
 set -u

@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 
 header=include/routecap.h code=src/entries.cc map=src/routecap.map
 mkdir -p "$work/whole/include" "$work/whole/src"
-sh "$source_dir/include/single.sh" "$work/whole/$header"  # in one file, whatever is broken is there
+sh "$source_dir/dev/single.sh" "$source_dir/include" "$work/whole/$header"  # in one file, whatever is broken is there
 # The table's entries stand in it one a line, so that each can be broken alone.
 sed -n -E '/^#define ROUTECAP_FUNCTIONS/,/^$/s/^    X\((\w+)\).*/        ROUTECAP_ENTRY(\1)/p' "$source_dir/src/base/declared.h" > "$work/entries"
 cat "$source_dir"/src/api/*.cc | sed -e "/^ *ROUTECAP_FUNCTIONS(ROUTECAP_ENTRY)/{r $work/entries" -e 'd}' > "$work/whole/$code"

@@ -1,4 +1,4 @@
-// Generated from the headers: run python3 include/generate. Do not edit.
+// Generated from the headers: run python3 dev/generate. Do not edit.
 // Why cells are missing, for tests.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Generated from the headers: run python3 include/generate. Do not edit.
+// Generated from the headers: run python3 dev/generate. Do not edit.
 // The fields of every struct, for filling it from a vector and for comparing it:
 // fields(struct, f) calls f(name, field) for each, but for struct_size, pointers and
 // requests.

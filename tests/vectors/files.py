@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.dont_write_bytecode = True
-sys.path.append(str(ROOT / "include" / "generate"))
+sys.path.append(str(ROOT / "dev" / "generate"))
 
 from headers import Headers  # noqa: E402
 

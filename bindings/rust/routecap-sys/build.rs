@@ -61,7 +61,7 @@ fn link_static() {
 
 #[cfg(feature = "vendored")]
 fn build_vendored() {
-    for part in ["CMakeLists.txt", "include", "kernels", "pkgconfig", "src"] {
+    for part in ["CMakeLists.txt", "dev", "include", "kernels", "pkgconfig", "src"] {
         println!("cargo:rerun-if-changed=vendor/{part}");
     }
     println!("cargo:rerun-if-env-changed=CUDA_HOME");

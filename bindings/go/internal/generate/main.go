@@ -4,7 +4,7 @@
 //	go run ./internal/generate [-headers FOLDER] [-check | -check-headers]
 //
 // Declarations come from clang's syntax tree, macros and comments from the text of all headers in
-// one file (include/single.sh). With -check nothing is written; it fails if the file is not what
+// one file (dev/single.sh). With -check nothing is written; it fails if the file is not what
 // would be. Whatever the tables below do not know stops it, so that an addition is noticed.
 package main
 
@@ -106,7 +106,7 @@ func main() {
 	)
 	flag.Parse()
 
-	text := run("sh", nil, *headers+"/single.sh")
+	text := run("sh", nil, "../../dev/single.sh", *headers)
 	if *checkHeaders {
 		if old, err := os.ReadFile(*output); err != nil || !bytes.HasPrefix(old, opening(text)) {
 			log.Fatalf("%s is of other headers: run go generate", *output)

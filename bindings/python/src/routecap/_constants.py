@@ -3,7 +3,7 @@
 Where a function takes one of them, it also takes its name in lower case: "cuda", "take",
 "row_major".
 """
-# Generated from the headers: run python3 include/generate. Do not edit.
+# Generated from the headers: run python3 dev/generate. Do not edit.
 
 from typing import Literal, TypeAlias
 

@@ -1,6 +1,6 @@
 """What is counted."""
 
-# Generated from the headers: run python3 include/generate. Do not edit.
+# Generated from the headers: run python3 dev/generate. Do not edit.
 
 from typing import NamedTuple
 

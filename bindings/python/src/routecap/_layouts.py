@@ -2,7 +2,7 @@
 arrays have, otherwise those of the module struct, without struct_size.
 """
 
-# Generated from the headers: run python3 include/generate. Do not edit.
+# Generated from the headers: run python3 dev/generate. Do not edit.
 config = (
     "backend:i role:i device:i layers:I k:I experts:I rows:I slots:I sink_dtype:i flags:I "
     "id_space:i max_requests:I reserved:I budget_bytes:Q layer_map:Q layer_experts:Q "

@@ -1,5 +1,5 @@
 //! What the headers declare: enums, switches of a configuration, and counts.
-// Generated from the headers: run python3 include/generate. Do not edit.
+// Generated from the headers: run python3 dev/generate. Do not edit.
 
 use crate::number::numbers;
 use crate::{Config, sys};

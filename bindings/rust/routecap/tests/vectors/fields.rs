@@ -1,5 +1,5 @@
 //! The switches of a configuration and the fields of the counts.
-// Generated from the headers: run python3 include/generate. Do not edit.
+// Generated from the headers: run python3 dev/generate. Do not edit.
 
 use routecap::{Config, sys};
 
