@@ -8,13 +8,14 @@ alone. By where a comment stands:
     above constants                   it is the title of their group, which ends at an empty line
     by itself                         it belongs to the chapter: the file's description
 
-Lines of = or - around a title make a heading.
+Lines of = or - around a title make a heading. A mark such as @rank(3) is shown as [rank 3].
 """
 
 import re
 import sys
 
 COMMENT = re.compile(r"/\*(?!\*)(.*?)\*/", re.S)
+MARK = re.compile(r"(?<![`\w])@(?!(?:param|return)\b)(\w+)(?:\(([^)]*)\))?:?")
 RULED = re.compile(r"^( \* )[-=]{4,}\n \* (\S.*)\n \* [-=]{4,}$", re.M)
 
 
@@ -50,6 +51,8 @@ def comment(text: str, before: str, after: str) -> str:
 
 
 def converted(source: str) -> str:
+    source = re.sub(r"^ \* @thread", " *\n * @thread", source, flags=re.M)
+    source = MARK.sub(lambda mark: f"[{' '.join(filter(None, mark.groups()))}]", source)
     source = RULED.sub(r"\1**\2**\n\1", source)
     source = re.sub(r"@param (\w+), (\w+) ", r"@param \1 As the next.\n * @param \2 ", source)
     made, at = [], 0

@@ -1072,6 +1072,10 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 
 %exception routecap_capturer_destroy "(void)arg1; close_capturer(self1);"
 
+/* Marks in comments, which programs read: docs/threading.md has them for people. */
+%feature("doxygen:ignore:thread", range="line");
+%feature("doxygen:ignore:waits", range="line");
+
 #define ROUTECAP_API
 %include "routecap/base.h"
 %include "routecap/capture.h"

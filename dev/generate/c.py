@@ -80,8 +80,7 @@ def macro(name: str, comment: str, items: list[str]) -> str:
 
 
 def lists(headers: Headers) -> str:
-    best = headers.reasons_best_first
-    reasons = [each.name.removeprefix("ROUTECAP_MISSING_") for each in headers.group("MISSING_")]
+    ranks = {each.name: n for n, each in enumerate(reversed(headers.reasons_best_first), 1)}
     flags = [each.name.removeprefix("ROUTECAP_CONFIG_") for each in headers.group("CONFIG_")]
     return (
         f"// {OPENING}\n"
@@ -95,30 +94,20 @@ def lists(headers: Headers) -> str:
             "X(NAME, rank, of_cells), by their numbers from 1 on. A cell with two reasons keeps\n"
             "// the one of the higher rank. of_cells: it is said of single cells of a row.",
             [
-                f"{name}, {len(best) - best.index(name)}, "
-                + ("true" if name in headers.reasons_of_cells else "false")
-                for name in reasons
+                f"{each.name.removeprefix('ROUTECAP_MISSING_')}, {ranks[each.name]}, "
+                + ("true" if "of_cell" in each.marks else "false")
+                for each in headers.group("MISSING_")
             ],
         )
         + macro("ROUTECAP_CONFIG_FLAGS", "X(NAME, name).", [f"{n}, {n.lower()}" for n in flags])
         + macro(
             "ROUTECAP_COUNTERS",
             "X(field): those of routecap_stats that are counted, effects before causes. The\n"
-            "// others are sums over layers, or say what is there now.",
-            counters(headers)[::-1],
+            "// others are computed when they are read.",
+            [each.name for each in headers.counters],
         )
         + "// clang-format on\n"
     )
-
-
-def counters(headers: Headers) -> list[str]:
-    structs = {each.short: each for each in headers.structs}
-    of_layers = [f"cells_{each.name}" for each in structs["layer_stats"].fields]
-    return [
-        each.name
-        for each in structs["stats"].fields[1:]
-        if each.section != "Now." and each.name not in of_layers
-    ]
 
 
 def array(name: str, items: list[str]) -> str:
@@ -127,16 +116,15 @@ def array(name: str, items: list[str]) -> str:
 
 def test_lists(headers: Headers) -> str:
     best = headers.reasons_best_first
-    of_rows = [name for name in best if name not in headers.reasons_of_cells]
-    full = [f"ROUTECAP_MISSING_{name}" for name in best]
+    of_rows = [each.name for each in best if "of_row" in each.marks]
     return (
         f"// {OPENING}\n"
         "// Why cells are missing, for tests.\n"
         "#pragma once\n\n#include <routecap.h>\n\n"
         "// Where a cell has two reasons, the one that stands first here is the cell's.\n"
-        + array("kBestFirst", full)
+        + array("kBestFirst", [each.name for each in best])
         + "// Those of whole rows that are not there.\n"
-        + array("kOfRows", [f"ROUTECAP_MISSING_{name}" for name in of_rows])
+        + array("kOfRows", of_rows)
     )
 
 
@@ -188,14 +176,12 @@ def layout(headers: Headers) -> str:
 def forgotten(headers: Headers) -> Iterator[str]:
     """What compiles without: a count that is 0 for ever, and a format that is none."""
     counted = (ROOT / "src/capture/capturer.cc").read_text()
-    stats = next(each for each in headers.structs if each.short == "stats")
-    listed = counters(headers)
-    for each in stats.fields[1:]:
-        if each.name not in listed and not re.search(rf"\bout\.{each.name}\b", counted):
+    for each in headers.struct("stats").fields[1:]:
+        if "computed" in each.marks and not re.search(rf"\bout\.{each.name}\b", counted):
             yield f"routecap_stats.{each.name} is not set in src/capture/capturer.cc"
     formats = (ROOT / "src/wire/format.cc").read_text()
     for each in headers.constants:
-        if re.match(r'"[\w.]+":', each.comment) and f"{{{each.name}," not in formats:
+        if "name" in each.marks and f"{{{each.name}," not in formats:
             yield f"{each.name} is not in src/wire/format.cc"
 
 

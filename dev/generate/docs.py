@@ -13,36 +13,26 @@ def short(headers: Headers, prefix: str) -> list[str]:
     return [each.name.removeprefix(f"ROUTECAP_{prefix}") for each in headers.group(prefix)]
 
 
-def callers(headers: Headers) -> Iterator[tuple[str, str]]:
-    """Who may make a call, by the rules in "Threads" of base.h; and the call."""
-    listed = re.search(r"calls wait for work in flight:([^.]*)\.", headers.text)
-    waiting = re.findall(r"routecap_(\w+)", listed[1])
-    for chapter in headers.chapters:
-        text = headers.chapter(chapter)
-        for each in headers.functions:
-            if not re.search(rf"^ROUTECAP_API .*?\b{each.name}\(", text, re.MULTILINE):
-                continue
-            types = {parameter.type for parameter in each.parameters}
-            waits = " (waits)" if each.short in waiting else ""
-            forward = {"routecap_capturer *", "routecap_stream"} <= types
-            if forward or each.short.startswith("sink_"):
-                caller = "one thread at a time for each capturer (the forward path)"
-            elif types & {"routecap_sequence *", "const routecap_sequence *"}:
-                caller = "one thread at a time for each sequence"
-            elif "routecap_wire_decoder *" in types:
-                caller = "one thread at a time for each decoder"
-            else:
-                caller = f"any thread: `{chapter}.h`"
-            yield caller, f"`{each.short}`{waits}"
+# Who may make a call, by its mark @thread.
+CALLERS = {
+    "forward": "one thread at a time for each capturer (the forward path)",
+    "decoder": "one thread at a time for each decoder",
+    "sequence": "one thread at a time for each sequence",
+    "any": "any thread: `{chapter}.h`",
+}
 
 
 def threads(headers: Headers) -> str:
     """The table of calls by thread."""
-    rows: dict[str, list[str]] = {}
-    for caller, call in callers(headers):
-        rows.setdefault(caller, []).append(call)
-    order = sorted(rows, key=lambda each: each.startswith("any"))
-    lines = [f"| {each} | {', '.join(rows[each])} |" for each in order]
+    lines = []
+    for thread, caller in CALLERS.items():
+        rows: dict[str, list[str]] = {}
+        for each in headers.functions:
+            if each.marked("thread") == thread:
+                waits = " (waits)" if "waits" in each.marks else ""
+                row = rows.setdefault(caller.format(chapter=each.chapter), [])
+                row.append(f"`{each.short}`{waits}")
+        lines += [f"| {row} | {', '.join(calls)} |" for row, calls in rows.items()]
     table = "\n".join(["| who may call | calls |", "|---|---|", *lines, ""])
     text = (ROOT / "docs/threading.md").read_text()
     return re.sub(r"\| who may call \| calls \|\n(?:\|.*\n)+", table, text)
@@ -55,8 +45,7 @@ def forgotten(headers: Headers) -> Iterator[str]:
             yield f"ROUTECAP_MISSING_{name} is not in docs/faq.md"
     text = (ROOT / "docs/wire.md").read_text()
     for each in headers.constants:
-        name = re.match(r'"([\w.]+)":', each.comment)
-        if each.name.startswith("ROUTECAP_WIRE_") and name and f"`{name[1]}`" not in text:
+        if "name" in each.marks and f"`{each.marks['name']}`" not in text:
             yield f"{each.name} is not in docs/wire.md"
 
 

@@ -105,26 +105,17 @@ GROUPS = {
 LATER = ["ID_SPACE_", "PROVENANCE_", "MISSING_"]  # later libraries may say more of them
 
 # Constants that the package has under another name, or not.
-ELSEWHERE = ["VERSION_", "ROWS_ALL", "ROWS_LANDED", "PLAN_RANK_UNSET"]
-
-
-def group_of(constant: Constant) -> str:
-    """The longest prefix that fits."""
-    short = constant.name.removeprefix("ROUTECAP_")
-    return max((each for each in GROUPS if short.startswith(each)), key=len, default="")
+ELSEWHERE = ["ROWS_ALL", "ROWS_LANDED", "PLAN_RANK_UNSET"]
 
 
 def constants(headers: Headers) -> str:
-    statuses = {each.name for each in headers.statuses}
-    members: dict[str, list[Constant]] = {prefix: [] for prefix in GROUPS}
-    limits = []
-    for each in headers.constants:
-        if prefix := group_of(each):
-            members[prefix].append(each)
-        elif each.name not in statuses and not any(
-            each.name.startswith(f"ROUTECAP_{other}") for other in ELSEWHERE
-        ):
-            limits.append(each)
+    for kind in headers.kinds.values():
+        prefix = kind.prefix.removeprefix("ROUTECAP_")
+        if prefix and prefix != "ERR_" and prefix not in GROUPS:
+            raise SystemExit(f"generate: {kind.where}: dev/generate/python.py has no class for it")
+    elsewhere = [f"ROUTECAP_{each}" for each in ELSEWHERE]
+    limits = [each for each in headers.constants if "number" in each.marks]
+    limits = [each for each in limits if each.name not in elsewhere]
     text = (
         '"""The constants of routecap.h: each group is an enum, and names have lost their prefix.'
         "\n\n"
@@ -140,10 +131,10 @@ def constants(headers: Headers) -> str:
         value = f"1 << {power}" if power >= 24 and each.value == 1 << power else str(each.value)
         text += f"{each.name.removeprefix('ROUTECAP_')} = {value}\n"
     text += cls("Status", "Open", STATUS, headers.statuses, "ROUTECAP_")
-    flags = {each.prefix for each in headers.kinds.values() if each.integer == "uint32_t"}
+    flags = {each.prefix for each in headers.kinds.values() if each.flags}
     for prefix, (name, says, names) in GROUPS.items():
         full = f"ROUTECAP_{prefix}"
-        found = sorted(members[prefix], key=lambda each: each.value)
+        found = headers.group(prefix)
         base = "Flags" if full in flags else "Open" if prefix in LATER else "Constant"
         text += cls(name, base, says, found, full)
         if names:
@@ -224,7 +215,7 @@ COUNTS = {
     "stats": (
         "Stats",
         "Counters of a capturer since it was created; see routecap_stats in the header.\n\n"
-        "    Each row issued is in one of the nine counts from rows_in_flight to rows_refused.\n"
+        "    Each row issued is in one of the counts from rows_in_flight to rows_refused.\n"
         "    ",
     ),
     "store_counts": (
@@ -272,6 +263,10 @@ def forgotten(headers: Headers) -> Iterator[str]:
         name = each.name.removeprefix("ROUTECAP_CONFIG_").lower()
         if f"\n    {name}: bool\n" not in settings:
             yield f"{each.name} is not among the Settings in {FOLDER}/_config.py"
+    interface = (ROOT / "bindings/python/routecap.i").read_text()
+    for each in headers.functions:
+        if each.marks["thread"] == "forward" and f"%by_one_thread({each.name}," not in interface:
+            yield f"{each.name} is not among %by_one_thread in bindings/python/routecap.i"
     structs = read("_structs.py")
     for struct in headers.structs:
         if f"layouts.{struct.short})" not in structs and struct.short not in NO_LAYOUT:

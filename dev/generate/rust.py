@@ -22,9 +22,8 @@ OPEN = {
     ),
     "MISSING_": (
         "Reason",
-        "Why a cell is missing. [`Unwritten`](Reason::Unwritten), "
-        "[`OutOfRange`](Reason::OutOfRange)\nand [`Duplicate`](Reason::Duplicate) belong to a cell "
-        "of a row that is there, the others to\nwhole rows that are not there.",
+        "Why a cell is missing. {of_cell} belong to a cell of a row that is there, the others to whole "
+        "rows that are not there.",
         "The one that has this number in C.",
         "value",
         "The number in C.",
@@ -70,7 +69,17 @@ def documented(constant: Constant, indent: str) -> str:
         says = says or constant.block  # what a group of errors has in common
     if not says:
         return doc(f"`{constant.name}`.", indent)
+    if "name" in constant.marks:
+        says = f'"{constant.marks["name"]}": {says}'
     return doc(f"{sentence(says)} (`{constant.name}`).", indent)
+
+
+def of_cell(headers: Headers) -> str:
+    """The reasons that are said of single cells, as links."""
+    found = [each for each in headers.group("MISSING_") if "of_cell" in each.marks]
+    names = [camel(each.name.removeprefix("ROUTECAP_MISSING_")) for each in found]
+    links = [f"[`{name}`](Reason::{name})" for name in names]
+    return ", ".join(links[:-1]) + " and " + links[-1]
 
 
 def sentence(comment: str) -> str:
@@ -83,12 +92,7 @@ def sentence(comment: str) -> str:
 
 
 def members(headers: Headers, prefix: str) -> list[Constant]:
-    others = [each.prefix for each in headers.kinds.values() if each.prefix]
-    full = f"ROUTECAP_{prefix}"
-    longer = [each for each in others if each.startswith(full) and each != full]
-    found = [each for each in headers.constants if each.name.startswith(full)]
-    found = [each for each in found if not each.name.startswith(tuple(longer))]
-    found = sorted(found, key=lambda each: abs(each.value))
+    found = headers.group(prefix)
     if prefix == "ERR_":
         found += [each for each in headers.statuses if each.name == "ROUTECAP_LOST"]
     return found
@@ -101,6 +105,8 @@ def declared(headers: Headers) -> str:
         "use crate::number::numbers;\nuse crate::{Config, sys};\n"
     )
     for prefix, (name, says, of, method, number) in OPEN.items():
+        if "{of_cell}" in says:
+            says = says.format(of_cell=of_cell(headers))
         text += f'\nnumbers! {{\n{doc(says, "    ")}    {name}, "{of}", {method}: "{number}" {{\n'
         for each in members(headers, prefix):
             short = each.name.removeprefix(f"ROUTECAP_{prefix}").removeprefix("ROUTECAP_")
@@ -131,17 +137,12 @@ def declared(headers: Headers) -> str:
                 "    pub fn size(self) -> usize {\n"
                 "        match self {\n"
                 + "".join(
-                    f"            DType::{variant} => {size(each)},\n"
+                    f"            DType::{variant} => {each.marked('bytes')},\n"
                     for each, variant in zip(found, names)
                 )
                 + "        }\n    }\n}\n"
             )
     return text + switches(headers) + stats(headers)
-
-
-def size(dtype: Constant) -> int:
-    """Bytes of an element, whose bits its name says."""
-    return sum(map(int, re.findall(r"\d+", dtype.name))) // 8
 
 
 def switches(headers: Headers) -> str:
@@ -162,12 +163,12 @@ def switches(headers: Headers) -> str:
 
 
 def stats(headers: Headers) -> str:
-    struct = next(each for each in headers.structs if each.short == "stats")
+    struct = headers.struct("stats")
     text = (
         "\n/// What the capturer saw since it was created (`routecap_stats`).\n///\n"
         "/// Fields are read one after another while it runs; no row is counted as landed before "
         "it is\n/// issued. Every row of the spans that issue was given, those of unknown requests "
-        "apart, is in one\n/// of the nine counts from `rows_in_flight` to `rows_refused`.\n"
+        "apart, is in one\n/// of the counts from `rows_in_flight` to `rows_refused`.\n"
         "#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]\n#[non_exhaustive]\n"
         "pub struct Stats {\n"
     )
@@ -185,7 +186,7 @@ def stats(headers: Headers) -> str:
 
 def test_fields(headers: Headers) -> str:
     """What the replayer of vectors goes through."""
-    struct = next(each for each in headers.structs if each.short == "stats")
+    struct = headers.struct("stats")
     flags = [each.name.removeprefix("ROUTECAP_CONFIG_") for each in headers.group("CONFIG_")]
     text = (
         "//! The switches of a configuration and the fields of the counts.\n"

@@ -15,16 +15,28 @@
  * Shapes are in brackets, such as [rows, k], and in C order. A range [a, b) includes a but not b.
  * Positions, rows and layers are counted from 0.
  *
+ * A word behind an at sign is a mark: a fact that programs read too.
+ *   - Each function says who may call it, see "Threads": `@thread(any)`, `@thread(forward)`,
+ *     `@thread(sequence)` or `@thread(decoder)`. `@waits`: it waits for work in flight.
+ *   - A status that is no error is a `@success`; with `@text` it leaves a line of text.
+ *   - A reason has a `@rank(N)`, and is `@of_cell` or `@of_row`: see reading.h.
+ *   - A dtype has `@bytes(N)` for each element, a format of the wire its `@name(NAME)`.
+ *   - An integer type is `@one_of(NAMES)` of constants, or `@any_of(NAMES)` combined with |, or a
+ *     `@handle`. A constant of no type is a `@number`.
+ *   - A field of routecap_stats is `@counted`; `@after(FIELD)` if it is counted after that other
+ *     field; or `@computed` when it is read.
+ *
  * "Capturable" and "not capturable" say whether a call may be captured into a CUDA graph; see
  * "Streams" below.
  *
  * ------------------------------------------------------------------------------------------------
  * Threads
  * ------------------------------------------------------------------------------------------------
- * The calls of the forward path are routecap_sink_* and those that take a capturer and a stream.
- * For each capturer, only one thread at a time may be in one of them. Only one thread at a time may
- * use a routecap_sequence or a routecap_wire_decoder. Any thread may make any other call at any
- * time, even while steps are in flight. docs/threading.md lists all calls by thread.
+ * The calls of the forward path (`@thread(forward)`) are routecap_sink_* and those that take a
+ * capturer and a stream. For each capturer, only one thread at a time may be in one of them. Only
+ * one thread at a time may use a routecap_sequence (`@thread(sequence)`) or a routecap_wire_decoder
+ * (`@thread(decoder)`). Any thread may make any other call (`@thread(any)`) at any time, even while
+ * steps are in flight. docs/threading.md lists all calls by thread.
  *
  * No call on a capturer may run during or after its routecap_capturer_destroy. Any number of
  * threads may use a routing, even during and after destroy. Free each reference to it once.
@@ -37,9 +49,8 @@
  * ------------------------------------------------------------------------------------------------
  * Waiting
  * ------------------------------------------------------------------------------------------------
- * Four calls wait for work in flight: routecap_step_finalize, routecap_routing_wait,
- * routecap_capturer_probe and routecap_capturer_destroy. No other call waits for the device, or for
- * work that the device has not finished.
+ * A call with the mark `@waits`, such as routecap_step_finalize, waits for work in flight. No other
+ * call waits for the device, or for work that the device has not finished.
  *
  * Each capturer has one worker thread, which files steps. It also carries out the calls that change
  * a request (accept, truncate, fork, attach, adopt, finish, close) once the request's steps that
@@ -144,8 +155,8 @@
  * A status is an int32_t. 0 is success. A positive status is partial success: all outputs are set,
  * except with ROUTECAP_PENDING. A negative status is an error, and the call has changed nothing.
  *
- * An error leaves one line of text, which routecap_last_error returns. So do ROUTECAP_INCOMPLETE,
- * ROUTECAP_NOT_CAPTURED, ROUTECAP_PARTIAL and ROUTECAP_LOST.
+ * An error leaves one line of text, which routecap_last_error returns. So does a positive status
+ * with the mark `@text`.
  *
  * Every function that returns a status may return these five errors:
  *   - ROUTECAP_ERR_ARGUMENT: NULL where it is not allowed, a value outside its documented set, or
@@ -191,6 +202,7 @@ extern "C" {
 
 /**
  * Return the version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
+ * @thread(any)
  */
 ROUTECAP_API uint32_t routecap_version(void);
 
@@ -198,18 +210,21 @@ ROUTECAP_API uint32_t routecap_version(void);
  * Statuses
  * ============================================================================================== */
 
-typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
+typedef int32_t routecap_status; /* @one_of(ROUTECAP_ERR_*), or a `@success` */
 
-#define ROUTECAP_OK 0
+#define ROUTECAP_OK 0 /* @success */
 
 /* Partial success. */
-#define ROUTECAP_INCOMPLETE 1   /* some cells of the result are missing */
-#define ROUTECAP_LOST 2         /* the step has a ticket, but all its rows are missing: no slot was
-                                   free, its copy failed, or its rows did not arrive */
-#define ROUTECAP_PENDING 3      /* not landed yet */
-#define ROUTECAP_PARTIAL 4      /* the status of some items of an array is not ROUTECAP_OK; or
-                                   routecap_capturer_probe found something in some layers */
-#define ROUTECAP_NOT_CAPTURED 5 /* there are rows, but none of their cells is valid */
+#define ROUTECAP_INCOMPLETE 1   /* @success @text: some cells of the result are missing */
+#define ROUTECAP_LOST 2         /* @success @text: the step has a ticket, but all its rows are
+                                   missing: no slot was free, its copy failed, or its rows did not
+                                   arrive */
+#define ROUTECAP_PENDING 3      /* @success: not landed yet */
+#define ROUTECAP_PARTIAL 4      /* @success @text: the status of some items of an array is not
+                                   ROUTECAP_OK; or routecap_capturer_probe found something in some
+                                   layers */
+#define ROUTECAP_NOT_CAPTURED 5 /* @success @text: there are rows, but none of their cells is
+                                   valid */
 
 /* An argument is wrong. */
 #define ROUTECAP_ERR_ARGUMENT (-100)
@@ -277,6 +292,7 @@ typedef int32_t routecap_status; /* ROUTECAP_OK, or one of the following */
  *
  * @param[in] status  A status.
  * @return A static string; "ROUTECAP_STATUS_UNKNOWN" if this library does not know the status.
+ * @thread(any)
  */
 ROUTECAP_API const char *routecap_status_name(routecap_status status);
 
@@ -286,6 +302,7 @@ ROUTECAP_API const char *routecap_status_name(routecap_status status);
  * Call it on the thread that made that call. Never fails.
  *
  * @return A string, valid until the next call on this thread that leaves a text; "" if none did.
+ * @thread(any)
  */
 ROUTECAP_API const char *routecap_last_error(void);
 
@@ -303,10 +320,10 @@ typedef struct routecap_routing routecap_routing;
  * A request of one capturer; other capturers do not know it. 0 means no request. No two requests of
  * a process ever have the same handle.
  */
-typedef uint64_t routecap_request;
+typedef uint64_t routecap_request; /* @handle */
 
 /* The ticket of a step of one capturer: 1, 2, 3, ... in order of issue. 0 means no step. */
-typedef uint64_t routecap_step;
+typedef uint64_t routecap_step; /* @handle */
 
 /* CUDA's cudaStream_t or CUstream. NULL on the host backend. */
 struct CUstream_st;
@@ -317,63 +334,65 @@ typedef struct CUstream_st *routecap_stream;
  * ============================================================================================== */
 
 /* Values to give instead of a number of rows. A function that accepts ROWS_LANDED says so. */
-#define ROUTECAP_ROWS_ALL 0xFFFFFFFFFFFFFFFFull    /* up to the end */
-#define ROUTECAP_ROWS_LANDED 0xFFFFFFFFFFFFFFFEull /* up to the first row in flight, or the end: all
-                                                      rows of a running request that can be read
-                                                      now */
+#define ROUTECAP_ROWS_ALL 0xFFFFFFFFFFFFFFFFull    /* @number: up to the end */
+#define ROUTECAP_ROWS_LANDED 0xFFFFFFFFFFFFFFFEull /* @number: up to the first row in flight, or the
+                                                      end: all rows of a running request that can be
+                                                      read now */
 
 /*
  * Limits of this version. Later versions may raise all but ROUTECAP_MAX_POSITION. A routing may
  * come from a later version, so size memory by its view, not by these limits.
  */
-#define ROUTECAP_MAX_LAYERS 1024
-#define ROUTECAP_MAX_K 32
-#define ROUTECAP_MAX_EXPERTS 32768
-#define ROUTECAP_MAX_ROUTED_EXPERTS 1024       /* experts of a layer that is routed from logits */
-#define ROUTECAP_MAX_GROUPS 32                 /* groups of experts in such a layer */
-#define ROUTECAP_MAX_ROWS 1048576              /* sink rows: tokens of one forward pass */
-#define ROUTECAP_MAX_RECEIVED 67108864         /* ranks * tokens_per_rank of routecap_received */
-#define ROUTECAP_MAX_SLOTS 64                  /* steps in flight */
-#define ROUTECAP_MAX_POSITION 1099511627776ULL /* positions are below 2^40 */
+#define ROUTECAP_MAX_LAYERS 1024               /* @number */
+#define ROUTECAP_MAX_K 32                      /* @number */
+#define ROUTECAP_MAX_EXPERTS 32768             /* @number */
+#define ROUTECAP_MAX_ROUTED_EXPERTS 1024       /* @number: experts of a layer that is routed from
+                                                  logits */
+#define ROUTECAP_MAX_GROUPS 32                 /* @number: groups of experts in such a layer */
+#define ROUTECAP_MAX_ROWS 1048576              /* @number: sink rows: tokens of one forward pass */
+#define ROUTECAP_MAX_RECEIVED 67108864         /* @number: ranks * tokens_per_rank of
+                                                  routecap_received */
+#define ROUTECAP_MAX_SLOTS 64                  /* @number: steps in flight */
+#define ROUTECAP_MAX_POSITION 1099511627776ULL /* @number: positions are below 2^40 */
 
 /* Element types of ids: values of dtype fields. */
-#define ROUTECAP_DTYPE_U8 1
-#define ROUTECAP_DTYPE_I16 2
-#define ROUTECAP_DTYPE_U16 3
-#define ROUTECAP_DTYPE_I32 4
-#define ROUTECAP_DTYPE_U32 5
-#define ROUTECAP_DTYPE_I64 6
-#define ROUTECAP_DTYPE_ID16_BF16 7 /* 32 bits. The upper 16 are the id. The lower 16 are a
+#define ROUTECAP_DTYPE_U8 1        /* @bytes(1) */
+#define ROUTECAP_DTYPE_I16 2       /* @bytes(2) */
+#define ROUTECAP_DTYPE_U16 3       /* @bytes(2) */
+#define ROUTECAP_DTYPE_I32 4       /* @bytes(4) */
+#define ROUTECAP_DTYPE_U32 5       /* @bytes(4) */
+#define ROUTECAP_DTYPE_I64 6       /* @bytes(8) */
+#define ROUTECAP_DTYPE_ID16_BF16 7 /* @bytes(4): the upper 16 bits are the id. The lower 16 are a
                                       bfloat16: the factor by which the expert's output is
                                       multiplied. Only in routecap_source */
 
 /* Element types of logits and biases: values of dtype fields. */
-#define ROUTECAP_DTYPE_F32 16
-#define ROUTECAP_DTYPE_F16 17
-#define ROUTECAP_DTYPE_BF16 18
-typedef int32_t routecap_dtype; /* ROUTECAP_DTYPE_* */
+#define ROUTECAP_DTYPE_F32 16  /* @bytes(4) */
+#define ROUTECAP_DTYPE_F16 17  /* @bytes(2) */
+#define ROUTECAP_DTYPE_BF16 18 /* @bytes(2) */
+typedef int32_t routecap_dtype; /* @one_of(ROUTECAP_DTYPE_*) */
 
 /* Where the sink is. */
 #define ROUTECAP_BACKEND_HOST 1
 #define ROUTECAP_BACKEND_CUDA 2
-typedef int32_t routecap_backend_kind; /* ROUTECAP_BACKEND_* */
+typedef int32_t routecap_backend_kind; /* @one_of(ROUTECAP_BACKEND_*) */
 
 /* What a rank does; see routecap_capturer_create. */
 #define ROUTECAP_ROLE_OWNER 0    /* captures */
 #define ROUTECAP_ROLE_MIRROR 1   /* further rank of a tensor-parallel group: keeps no rows */
 #define ROUTECAP_ROLE_DISABLED 2 /* off */
-typedef int32_t routecap_role; /* ROUTECAP_ROLE_* */
+typedef int32_t routecap_role; /* @one_of(ROUTECAP_ROLE_*) */
 
 /* What the ids refer to. */
 #define ROUTECAP_ID_SPACE_LOGICAL 0  /* experts, as the router chose them */
 #define ROUTECAP_ID_SPACE_PHYSICAL 1 /* copies of experts, after load balancing. For engines that do
                                         not know the logical ids */
-typedef int32_t routecap_id_space; /* ROUTECAP_ID_SPACE_* */
+typedef int32_t routecap_id_space; /* @one_of(ROUTECAP_ID_SPACE_*) */
 
 /* Where the ids of a layer come from. */
 #define ROUTECAP_PROVENANCE_CAPTURED 0   /* the router wrote them */
 #define ROUTECAP_PROVENANCE_RECOMPUTED 1 /* routecap_layer_route chose them again from logits */
-typedef int32_t routecap_provenance; /* ROUTECAP_PROVENANCE_* */
+typedef int32_t routecap_provenance; /* @one_of(ROUTECAP_PROVENANCE_*) */
 
 #ifdef __cplusplus
 }

@@ -84,7 +84,7 @@ extern "C" {
                                               of calls are errors */
 #define ROUTECAP_CONFIG_LOAD 32u           /* count how often each expert was chosen; see
                                               load.h */
-typedef uint32_t routecap_config_flags; /* any of ROUTECAP_CONFIG_* */
+typedef uint32_t routecap_config_flags; /* @any_of(ROUTECAP_CONFIG_*) */
 
 /*
  * Checked mode is for development and tests. ROUTECAP_CONFIG_CHECKED turns it on, and so does
@@ -150,6 +150,7 @@ typedef struct routecap_config {
  *
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_t struct_size);
 
@@ -181,6 +182,7 @@ ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
  *         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
  *         ROUTECAP_ERR_THREAD.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *config,
                                                       routecap_capturer **capturer);
@@ -197,6 +199,7 @@ ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *con
  * missing in it. In a forked child process the call does nothing.
  *
  * @param[in] capturer  The capturer; may be NULL.
+ * @thread(any) @waits
  */
 ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
 
@@ -227,6 +230,7 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * @param[in] stream    The stream of the forward pass, or one forked from it.
  * @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows);
  *         ROUTECAP_ERR_STATE (a step was issued with ROUTECAP_SNAPSHOT_LATER).
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
                                                  routecap_stream stream);
@@ -248,6 +252,7 @@ ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, ui
  *
  * @param[in] capturer  The capturer.
  * @param[in] stream    The stream that has joined all writers.
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
                                                     routecap_stream stream);
@@ -264,7 +269,7 @@ ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
                                              Cannot be combined with PREFILL or DECODE */
 #define ROUTECAP_SPAN_SHARED 32u          /* other spans of the step may have its sink rows too, if
                                              they have this flag */
-typedef uint32_t routecap_span_flags; /* any of ROUTECAP_SPAN_* */
+typedef uint32_t routecap_span_flags; /* @any_of(ROUTECAP_SPAN_*) */
 
 /*
  * Sink rows of one step that belong to one request.
@@ -290,7 +295,7 @@ typedef struct routecap_span {
 #define ROUTECAP_SNAPSHOT_TAKEN 0 /* the forward pass took it, by routecap_step_snapshot */
 #define ROUTECAP_SNAPSHOT_MAKE 1  /* issue takes it, on its stream */
 #define ROUTECAP_SNAPSHOT_LATER 2 /* nobody: the rows arrive later, by routecap_step_arrive */
-typedef int32_t routecap_snapshot; /* ROUTECAP_SNAPSHOT_* */
+typedef int32_t routecap_snapshot; /* @one_of(ROUTECAP_SNAPSHOT_*) */
 
 /* Options that apply to all spans of an issue. */
 typedef struct routecap_issue_options {
@@ -392,6 +397,7 @@ typedef struct routecap_issue_options {
  *         outside the sink); ROUTECAP_ERR_CONFLICT (a sink row in two spans without
  *         ROUTECAP_SPAN_SHARED; the text names both); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of
  *         the positions); ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
                                                  const routecap_span *spans, size_t span_size,
@@ -406,6 +412,7 @@ ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
  *
  * @param[in] capturer  The capturer.
  * @param[in] stream    A stream that is ordered after the forward pass.
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
                                                    routecap_stream stream);
@@ -419,6 +426,7 @@ ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
  *         was free, the call of the driver that failed, or the rows did not arrive);
  *         ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which
  *         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step);
 
@@ -435,6 +443,7 @@ ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, rou
  * @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
  *         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a mistake
  *         that the device found; the step has landed nevertheless.
+ * @thread(any) @waits
  */
 ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
                                                     int64_t timeout_ns, uint64_t *conflicting);
@@ -472,6 +481,7 @@ typedef struct routecap_memory {
  * @param[in] config   The configuration.
  * @param[out] memory  The sizes, in bytes.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_config_memory(const routecap_config *config,
                                                     routecap_memory *memory);
@@ -490,6 +500,7 @@ typedef struct routecap_backend {
  *
  * @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
  * @param[out] info    The description.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_backend_info(routecap_backend_kind backend,
                                                    routecap_backend *info);
@@ -504,51 +515,59 @@ ROUTECAP_API routecap_status routecap_backend_info(routecap_backend_kind backend
  */
 typedef struct routecap_stats {
     uint32_t struct_size;
-    uint32_t silent_layers; /* layers without a valid cell in the last step that landed with rows */
+    uint32_t silent_layers; /* @after(steps_issued): layers without a valid cell in the last step
+                               that landed with rows */
     /* Steps. */
-    uint64_t steps_issued; /* lost ones included */
-    uint64_t steps_landed; /* lost ones included */
-    uint64_t steps_lost;   /* no slot was free, the copy failed, or the rows did not arrive */
+    uint64_t steps_issued; /* @counted: lost ones included */
+    uint64_t steps_landed; /* @after(steps_issued): lost ones included */
+    uint64_t steps_lost;   /* @after(steps_issued): no slot was free, the copy failed, or the rows
+                              did not arrive */
     /* Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
-     * the nine counts that follow rows_issued. */
-    uint64_t rows_issued;
-    uint64_t rows_in_flight;
-    uint64_t rows_provisional; /* drafts that have landed and wait for accept */
-    uint64_t rows_delivered;   /* landed with at least one valid cell */
-    uint64_t rows_missing;     /* landed without a valid cell */
-    uint64_t rows_lost;        /* of a lost step */
-    uint64_t rows_late;        /* cut by close or truncate, or by `rows` of finish, while in flight
-                                  or provisional. A cut draft counts here if accept kept it, if
-                                  close dropped it, or if truncate cut it and finish dropped it */
-    uint64_t rows_rejected;    /* drafts that accept did not keep, cut or not; and drafts that
-                                  finish dropped unsettled, unless truncate had cut them */
-    uint64_t rows_unplaced;    /* their device position was outside the span's bounds */
-    uint64_t rows_refused;     /* there was no memory for them */
+     * the counts from rows_in_flight to rows_refused. */
+    uint64_t rows_issued;      /* @after(steps_issued) */
+    uint64_t rows_in_flight;   /* @after(rows_issued) */
+    uint64_t rows_provisional; /* @after(rows_issued): drafts that have landed and wait for
+                                  accept */
+    uint64_t rows_delivered;   /* @after(rows_issued): landed with at least one valid cell */
+    uint64_t rows_missing;     /* @after(rows_issued): landed without a valid cell */
+    uint64_t rows_lost;        /* @after(rows_issued): of a lost step */
+    uint64_t rows_late;        /* @after(rows_issued): cut by close or truncate, or by `rows` of
+                                  finish, while in flight or provisional. A cut draft counts here if
+                                  accept kept it, if close dropped it, or if truncate cut it and
+                                  finish dropped it */
+    uint64_t rows_rejected;    /* @after(rows_issued): drafts that accept did not keep, cut or not;
+                                  and drafts that finish dropped unsettled, unless truncate had cut
+                                  them */
+    uint64_t rows_unplaced;    /* @after(rows_issued): their device position was outside the span's
+                                  bounds */
+    uint64_t rows_refused;     /* @after(rows_issued): there was no memory for them */
     /* Other counts. */
-    uint64_t rows_skipped;       /* in spans of unknown requests */
-    uint64_t rows_shared;        /* of spans whose sink row another span of the step has too; see
-                                    ROUTECAP_SPAN_SHARED */
-    uint64_t rows_overlapped;    /* delivered with a valid cell where the request already had one */
-    uint64_t rows_mismatched;    /* rows of rows_overlapped with different sets of ids in a cell
-                                    that is valid in both; needs ROUTECAP_CONFIG_COMPARE */
-    uint64_t rows_dropped;       /* recorded rows outside the rows that were begun, of steps that
-                                    landed */
-    uint64_t cells_conflicting;  /* recorded twice in one step, of steps that landed; one of the two
-                                    records was kept */
-    uint64_t cells_unwritten;    /* cells of landed rows that their step did not write, or not
-                                    completely. Late and unplaced rows are not counted */
-    uint64_t cells_out_of_range; /* likewise, with an id outside the layer's range */
-    uint64_t cells_duplicate;    /* likewise, with the same id twice */
+    uint64_t rows_skipped;       /* @after(steps_issued): in spans of unknown requests */
+    uint64_t rows_shared;        /* @after(rows_issued): of spans whose sink row another span of the
+                                    step has too; see ROUTECAP_SPAN_SHARED */
+    uint64_t rows_overlapped;    /* @after(rows_issued): delivered with a valid cell where the
+                                    request already had one */
+    uint64_t rows_mismatched;    /* @after(rows_issued): rows of rows_overlapped with different sets
+                                    of ids in a cell that is valid in both; needs
+                                    ROUTECAP_CONFIG_COMPARE */
+    uint64_t rows_dropped;       /* @after(steps_issued): recorded rows outside the rows that were
+                                    begun, of steps that landed */
+    uint64_t cells_conflicting;  /* @after(steps_issued): recorded twice in one step, of steps that
+                                    landed; one of the two records was kept */
+    uint64_t cells_unwritten;    /* @computed: cells of landed rows that their step did not write,
+                                    or not completely. Late and unplaced rows are not counted */
+    uint64_t cells_out_of_range; /* @computed: likewise, with an id outside the layer's range */
+    uint64_t cells_duplicate;    /* @computed: likewise, with the same id twice */
     /* Now. */
-    uint64_t requests_open;
-    uint64_t steps_in_flight;
-    uint64_t bytes_in_use; /* of the budget: pages of requests and routings, provisional rows, and
-                              the charges of spans in flight */
-    uint64_t bytes_peak;   /* the highest bytes_in_use so far. It includes memory that an issue
-                              reserved and gave back at once, such as for a page that two of its
-                              spans share */
-    uint64_t bytes_budget; /* the limit of bytes_in_use, except for the excess that
-                              routecap_step_issue describes */
+    uint64_t requests_open;   /* @computed */
+    uint64_t steps_in_flight; /* @computed */
+    uint64_t bytes_in_use;    /* @computed: of the budget: pages of requests and routings,
+                                 provisional rows, and the charges of spans in flight */
+    uint64_t bytes_peak;      /* @computed: the highest bytes_in_use so far. It includes memory that
+                                 an issue reserved and gave back at once, such as for a page that
+                                 two of its spans share */
+    uint64_t bytes_budget;    /* @computed: the limit of bytes_in_use, except for the excess that
+                                 routecap_step_issue describes */
 } routecap_stats;
 
 /*
@@ -568,6 +587,7 @@ typedef struct routecap_layer_stats {
  *
  * @param[in] capturer  The capturer.
  * @param[out] stats    The counters.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *capturer,
                                                      routecap_stats *stats);
@@ -580,6 +600,7 @@ ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *ca
  * @param[in] stat_size  sizeof(routecap_layer_stats) of the caller, in bytes.
  * @param[in] count      How many layers: at most routecap_config.layers.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_capturer *capturer,
                                                            routecap_layer_stats *stats,
@@ -600,6 +621,7 @@ ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_captur
  * device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
  *
  * @param[in] capturer  The capturer.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_capturer_progress(routecap_capturer *capturer);
 

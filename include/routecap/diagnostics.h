@@ -36,7 +36,7 @@ extern "C" {
 #define ROUTECAP_LOG_INFO 3    /* capturers made and destroyed, with settings and memory; rows of
                                   unknown requests; a worker thread that falls behind */
 #define ROUTECAP_LOG_DEBUG 4   /* every call that returned an error, with the error */
-typedef int32_t routecap_log_level; /* ROUTECAP_LOG_* */
+typedef int32_t routecap_log_level; /* @one_of(ROUTECAP_LOG_*) */
 
 /*
  * Takes one line.
@@ -75,6 +75,7 @@ typedef void (*routecap_log)(void *context, routecap_log_level level, const char
  * @param[in] level    ROUTECAP_LOG_*: the lines that the hook gets; 0 without a hook.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
  *         ROUTECAP_ERR_STATE (called by a hook).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_set_log(routecap_log log, void *context,
                                               routecap_log_level level);

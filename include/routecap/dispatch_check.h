@@ -46,7 +46,7 @@ extern "C" {
 #define ROUTECAP_RECEIVED_GLOBAL 2u   /* the engine has replaced the ids in place, as vLLM's class
                                          does: they number all experts, not only this rank's, and
                                          are -1 behind the live rows. Not with EXPANDED */
-typedef uint32_t routecap_received_flags; /* any of ROUTECAP_RECEIVED_* */
+typedef uint32_t routecap_received_flags; /* @any_of(ROUTECAP_RECEIVED_*) */
 
 /*
  * What a check found, in device memory. Both functions add to it. A column is one of the k ids of a
@@ -144,6 +144,7 @@ typedef struct routecap_received {
  *         not below ranks, an array that is NULL); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
  *         multiple of ranks; or rows beyond ranks * tokens_per_rank, as with the tokens_per_rank of
  *         a different step).
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_received_read(routecap_capturer *capturer,
                                                     const routecap_received *received,
@@ -161,6 +162,7 @@ ROUTECAP_API routecap_status routecap_received_read(routecap_capturer *capturer,
  * @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank
  *         not below ranks, an array that is NULL); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
  *         multiple of ranks; or tokens beyond tokens_per_rank).
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_received_compare(routecap_capturer *capturer,
                                                        const routecap_received *received,

@@ -64,7 +64,9 @@ extern "C" {
  */
 #define ROUTECAP_PHASE_PREFILL 0
 #define ROUTECAP_PHASE_DECODE 1
-#define ROUTECAP_LOAD_PHASES 2
+typedef int32_t routecap_phase; /* @one_of(ROUTECAP_PHASE_*) */
+
+#define ROUTECAP_LOAD_PHASES 2   /* @number */
 
 /* What a reading of the load covers. */
 typedef struct routecap_load {
@@ -98,6 +100,7 @@ typedef struct routecap_load {
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
  *         ROUTECAP_CONFIG_LOAD); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is filled,
  *         counts are not).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_capturer_load(const routecap_capturer *capturer,
                                                     routecap_load *load, uint64_t *counts,

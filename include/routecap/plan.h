@@ -74,10 +74,10 @@ extern "C" {
 #endif
 
 /* Limits of this version; see "Constants" in base.h. */
-#define ROUTECAP_MAX_PLAN_ROWS 1073741824 /* rows of a micro-batch over all ranks, padding
-                                             included */
-#define ROUTECAP_MAX_PLAN_SAMPLES 16777216
-#define ROUTECAP_MAX_RANKS 1048576 /* for each kind of parallelism */
+#define ROUTECAP_MAX_PLAN_ROWS 1073741824  /* @number: rows of a micro-batch over all ranks, padding
+                                              included */
+#define ROUTECAP_MAX_PLAN_SAMPLES 16777216 /* @number */
+#define ROUTECAP_MAX_RANKS 1048576         /* @number: for each kind of parallelism */
 
 /* A plan; see routecap_plan_create. */
 typedef struct routecap_plan routecap_plan;
@@ -91,7 +91,7 @@ typedef struct routecap_plan routecap_plan;
                                                padding (THD) */
 #define ROUTECAP_PLAN_LAYOUT_PADDED_RIGHT 1 /* [samples, width]: padding after the tokens */
 #define ROUTECAP_PLAN_LAYOUT_PADDED_LEFT 2  /* [samples, width]: padding before the tokens */
-typedef int32_t routecap_plan_layout; /* ROUTECAP_PLAN_LAYOUT_* */
+typedef int32_t routecap_plan_layout; /* @one_of(ROUTECAP_PLAN_LAYOUT_*) */
 
 /* How context parallelism divides the micro-batch among C ranks. */
 #define ROUTECAP_PLAN_CONTEXT_NONE 0
@@ -104,7 +104,7 @@ typedef int32_t routecap_plan_layout; /* ROUTECAP_PLAN_LAYOUT_* */
 #define ROUTECAP_PLAN_CONTEXT_ALLGATHER 3  /* the same intervals as CONTIGUOUS, but by default
                                               PACKED pads only the micro-batch as a whole, not each
                                               sequence */
-typedef int32_t routecap_plan_context; /* ROUTECAP_PLAN_CONTEXT_* */
+typedef int32_t routecap_plan_context; /* @one_of(ROUTECAP_PLAN_CONTEXT_*) */
 
 /* Flags of routecap_plan_config. */
 #define ROUTECAP_PLAN_SEQUENCE_PARALLEL 1u /* PACKED: the rows of a context-parallel rank are cut
@@ -113,18 +113,18 @@ typedef int32_t routecap_plan_context; /* ROUTECAP_PLAN_CONTEXT_* */
                                               so */
 #define ROUTECAP_PLAN_SEQUENCE_FIRST 2u    /* with a padded layout: local rows are [width, samples],
                                               as in Megatron, instead of [samples, width] */
-typedef uint32_t routecap_plan_flags; /* any of ROUTECAP_PLAN_SEQUENCE_* */
+typedef uint32_t routecap_plan_flags; /* @any_of(ROUTECAP_PLAN_SEQUENCE_*) */
 
-#define ROUTECAP_PLAN_RANK_UNSET 4294967295u /* default of context_rank and tensor_rank. Refused
-                                                where a rank is required, so that no rank passes for
-                                                rank 0 by mistake */
+#define ROUTECAP_PLAN_RANK_UNSET 4294967295u /* @number: default of context_rank and tensor_rank.
+                                                Refused where a rank is required, so that no rank
+                                                passes for rank 0 by mistake */
 
 /* How the cells of padding and of rows that are not needed are filled. */
 #define ROUTECAP_PLAN_FILL_BALANCED 0 /* k distinct experts, chosen so that all experts, and all
                                          ranks among which the experts are divided, get equally many
                                          rows; see expert_parallel */
 #define ROUTECAP_PLAN_FILL_VALUE 1    /* each id is fill_value */
-typedef int32_t routecap_plan_fill; /* ROUTECAP_PLAN_FILL_* */
+typedef int32_t routecap_plan_fill; /* @one_of(ROUTECAP_PLAN_FILL_*) */
 
 /* How lost cells are filled. */
 #define ROUTECAP_PLAN_LOST_MARK 0     /* each id is lost_value, so that the trainer can let its own
@@ -132,7 +132,7 @@ typedef int32_t routecap_plan_fill; /* ROUTECAP_PLAN_FILL_* */
 #define ROUTECAP_PLAN_LOST_BALANCED 1 /* like padding; only the class tells that the cell is lost */
 #define ROUTECAP_PLAN_LOST_ERROR 2    /* the call fails with ROUTECAP_ERR_INCOMPLETE if a cell is
                                          lost */
-typedef int32_t routecap_plan_lost; /* ROUTECAP_PLAN_LOST_* */
+typedef int32_t routecap_plan_lost; /* @one_of(ROUTECAP_PLAN_LOST_*) */
 
 /* One rank of a trainer, and one micro-batch. */
 typedef struct routecap_plan_config {
@@ -210,6 +210,7 @@ typedef struct routecap_plan_config {
  *
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_config_init(routecap_plan_config *config,
                                                        size_t struct_size);
@@ -226,6 +227,7 @@ ROUTECAP_API routecap_status routecap_plan_config_init(routecap_plan_config *con
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also if rows cannot be divided evenly: the text names
  *         the number and the divisor); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value do not fit
  *         dtype).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_create(const routecap_plan_config *config,
                                                   routecap_plan **plan);
@@ -235,6 +237,7 @@ ROUTECAP_API routecap_status routecap_plan_create(const routecap_plan_config *co
  *
  * @param[in,out] plan  The plan; may be NULL. Work that routecap_plan_unpack has enqueued still
  *                      runs to its end.
+ * @thread(any)
  */
 ROUTECAP_API void routecap_plan_free(routecap_plan *plan);
 
@@ -270,6 +273,7 @@ typedef struct routecap_plan_shape {
  * @param[in] plan    The plan.
  * @param[out] shape  Its sizes.
  * @return ROUTECAP_OK.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_describe(const routecap_plan *plan,
                                                     routecap_plan_shape *shape);
@@ -294,6 +298,7 @@ typedef struct routecap_plan_range {
  * @param[in] capacity    How many there is room for.
  * @param[out] count      How many there are.
  * @return ROUTECAP_OK.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_ranges(const routecap_plan *plan,
                                                   routecap_plan_range *ranges, size_t range_size,
@@ -310,7 +315,7 @@ ROUTECAP_API routecap_status routecap_plan_ranges(const routecap_plan *plan,
                                             sample. The cell is filled, even if a source has the
                                             row */
 #define ROUTECAP_PLAN_CLASS_LOST 3       /* the row is needed, and no source has the cell */
-typedef int32_t routecap_plan_class; /* ROUTECAP_PLAN_CLASS_* */
+typedef int32_t routecap_plan_class; /* @one_of(ROUTECAP_PLAN_CLASS_*) */
 
 /* Rows of one sample, to be gathered. */
 typedef struct routecap_plan_source {
@@ -364,6 +369,7 @@ typedef struct routecap_plan_report {
  *         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer); ROUTECAP_ERR_SHAPE_MISMATCH (k or
  *         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing was made before fork()).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
                                                   const routecap_plan_source *sources,
@@ -385,6 +391,7 @@ ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
  * @param[out] dst           [rows] elements.
  * @param[in] dst_bytes      Size of dst, in bytes: rows * element_bytes or more.
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *plan,
                                                          const void *const *values,
@@ -418,6 +425,7 @@ ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *pl
  * @param[in] count          How many: `samples`.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (a needed cell of this rank is missing);
  *         ROUTECAP_ERR_ARGUMENT (a size differs from the plan's).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, const void *ids,
                                                    size_t ids_bytes, const uint8_t *classes,
@@ -446,6 +454,7 @@ ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, co
  * @param[out] report       What became of the cells; may be NULL. It is also filled on
  *                          ROUTECAP_ERR_INCOMPLETE.
  * @return As routecap_plan_gather.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_pack(const routecap_plan *plan,
                                                 const routecap_plan_source *sources,
@@ -491,6 +500,7 @@ typedef struct routecap_plan_target {
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed does not hold ids packed by this plan);
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_NO_BACKEND; ROUTECAP_ERR_DRIVER_TOO_OLD;
  *         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_plan_unpack(const routecap_plan *plan, const void *packed,
                                                   size_t packed_bytes,

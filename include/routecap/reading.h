@@ -22,34 +22,40 @@ extern "C" {
  * ============================================================================================== */
 
 /*
- * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE apply to single cells of a row that
- * was stored. The other reasons apply to a whole row that was not stored: all its cells are
- * missing. If routecap_routing_merge joins different layers, the cells of one row may have reasons
- * of both kinds.
+ * Why a cell is missing. UNWRITTEN, OUT_OF_RANGE and DUPLICATE (`@of_cell`) apply to single cells
+ * of a row that was stored. The other reasons (`@of_row`) apply to a whole row that was not stored:
+ * all its cells are missing. If routecap_routing_merge joins different layers, the cells of one row
+ * may have reasons of both kinds.
  */
-#define ROUTECAP_MISSING_ABSENT 1        /* the row was never issued, or was cut by truncate or
-                                            finish; or its sink row was not begun, or is not in the
-                                            snapshot */
-#define ROUTECAP_MISSING_UNWRITTEN 2     /* the layer did not write it in its step, or not
-                                            completely */
-#define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* an id outside [0, experts) of the layer */
-#define ROUTECAP_MISSING_DUPLICATE 4     /* the same id twice */
-#define ROUTECAP_MISSING_LOST 5          /* the row's step was lost; see ROUTECAP_LOST */
-#define ROUTECAP_MISSING_REFUSED 6       /* there was no memory for the row */
-#define ROUTECAP_MISSING_TAKEN 7         /* a call with ROUTECAP_EXTRACT_TAKE took the row out of
-                                            its request; the routing of that call has the row */
-#define ROUTECAP_MISSING_EVICTED 8       /* a store had the row and dropped it; see store.h */
-#define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* a store never had the row, or dropped it long ago */
-#define ROUTECAP_MISSING_STALE 10        /* a store has the row, but the row, or the request that
-                                            asks for it, is of an older generation; see store.h */
-typedef int32_t routecap_reason; /* ROUTECAP_MISSING_* */
+#define ROUTECAP_MISSING_ABSENT 1        /* @rank(1) @of_row: the row was never issued, or was cut
+                                            by truncate or finish; or its sink row was not begun, or
+                                            is not in the snapshot */
+#define ROUTECAP_MISSING_UNWRITTEN 2     /* @rank(8) @of_cell: the layer did not write it in its
+                                            step, or not completely */
+#define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* @rank(9) @of_cell: an id outside [0, experts) of the
+                                            layer */
+#define ROUTECAP_MISSING_DUPLICATE 4     /* @rank(10) @of_cell: the same id twice */
+#define ROUTECAP_MISSING_LOST 5          /* @rank(6) @of_row: the row's step was lost; see
+                                            ROUTECAP_LOST */
+#define ROUTECAP_MISSING_REFUSED 6       /* @rank(5) @of_row: there was no memory for the row */
+#define ROUTECAP_MISSING_TAKEN 7         /* @rank(7) @of_row: a call with ROUTECAP_EXTRACT_TAKE took
+                                            the row out of its request; the routing of that call has
+                                            the row */
+#define ROUTECAP_MISSING_EVICTED 8       /* @rank(3) @of_row: a store had the row and dropped it;
+                                            see store.h */
+#define ROUTECAP_MISSING_NOT_PUBLISHED 9 /* @rank(2) @of_row: a store never had the row, or dropped
+                                            it long ago */
+#define ROUTECAP_MISSING_STALE 10        /* @rank(4) @of_row: a store has the row, but the row, or
+                                            the request that asks for it, is of an older generation;
+                                            see store.h */
+typedef int32_t routecap_reason; /* @one_of(ROUTECAP_MISSING_*) */
 
 /*
  * Several rows may meet at one position: in a merge or an attach, or if a position is issued again.
- * If a cell is missing in all of them, it gets the reason that comes first in this list: DUPLICATE,
- * OUT_OF_RANGE, UNWRITTEN, TAKEN, LOST, REFUSED, STALE, EVICTED, NOT_PUBLISHED, ABSENT. The order
- * of the rows or routings makes no difference. With ROUTECAP_POLICY_REPLACE (requests.h), the row
- * that replaces another brings its own reasons.
+ * If a cell is missing in all of them, it gets the reason with the highest `@rank`: DUPLICATE, if
+ * one of them has it, and ABSENT only if all have. The order of the rows or routings makes no
+ * difference. With ROUTECAP_POLICY_REPLACE (requests.h), the row that replaces another brings its
+ * own reasons.
  *
  * LOST, REFUSED and TAKEN belong to positions, not to cells. A reader sees them only where no row
  * was stored. A row that was stored has the reasons of its cells, even if all its cells are
@@ -99,11 +105,11 @@ typedef struct routecap_coverage {
                                              (ROUTECAP_ERR_RECOMPUTED) */
 #define ROUTECAP_READ_ALLOW_RECOMPUTED 2u /* with STRICT: recomputed cells are no error. Without
                                              STRICT the flag has no effect */
-typedef uint32_t routecap_read_flags; /* any of ROUTECAP_READ_* */
+typedef uint32_t routecap_read_flags; /* @any_of(ROUTECAP_READ_*) */
 
 #define ROUTECAP_ORDER_ROW_MAJOR 0   /* [rows, layers, k] */
 #define ROUTECAP_ORDER_LAYER_MAJOR 1 /* [layers, rows, k] */
-typedef int32_t routecap_order; /* ROUTECAP_ORDER_* */
+typedef int32_t routecap_order; /* @one_of(ROUTECAP_ORDER_*) */
 
 /* How to write ids into the caller's memory. */
 typedef struct routecap_copy_options {
@@ -128,6 +134,7 @@ typedef struct routecap_copy_options {
  *
  * @param[out] options     The options.
  * @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_copy_options_init(routecap_copy_options *options,
                                                         size_t struct_size);

@@ -87,6 +87,7 @@ typedef struct routecap_sink {
  *                  disabled. It is NULL too if the layer has no memory yet
  *                  (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, uint32_t layer,
                                                  routecap_sink *sink);
@@ -116,6 +117,7 @@ ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, ui
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
  *         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
  *         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer,
                                                 uint32_t layers, const routecap_sink *sink);
@@ -124,7 +126,7 @@ ROUTECAP_API routecap_status routecap_sink_bind(routecap_capturer *capturer, uin
  * Recording ids
  * ============================================================================================== */
 
-typedef uint32_t routecap_source_flags; /* any of ROUTECAP_SOURCE_* */
+typedef uint32_t routecap_source_flags; /* @any_of(ROUTECAP_SOURCE_*) */
 
 /*
  * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
@@ -212,6 +214,7 @@ typedef struct routecap_source {
  *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k, or ids_bytes is not what is read);
  *         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
  *         ROUTECAP_ERR_STATE (the layer has no sink).
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
                                                    const routecap_source *source,
@@ -243,6 +246,7 @@ typedef struct routecap_layer_source {
  * @param[in] count       How many layers.
  * @param[in] stream      A stream that is ordered after the routers.
  * @return As routecap_layer_record.
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_layers_record(routecap_capturer *capturer,
                                                     const routecap_source *source,
@@ -264,7 +268,7 @@ ROUTECAP_API routecap_status routecap_layers_record(routecap_capturer *capturer,
 #define ROUTECAP_SCORE_SOFTMAX 1       /* exp(x - max) / sum of these */
 #define ROUTECAP_SCORE_SIGMOID 2       /* 1 / (1 + exp(-x)) */
 #define ROUTECAP_SCORE_SQRT_SOFTPLUS 3 /* sqrt(log(1 + exp(x))); sqrt(x) above 20 */
-typedef int32_t routecap_score; /* ROUTECAP_SCORE_* */
+typedef int32_t routecap_score; /* @one_of(ROUTECAP_SCORE_*) */
 
 /* The score of a group of experts, from their keys. An expert's key is its score plus its bias, by
  * which experts are ranked; see routecap_router. */
@@ -272,7 +276,7 @@ typedef int32_t routecap_score; /* ROUTECAP_SCORE_* */
 #define ROUTECAP_GROUP_TOP2 1          /* sum of the two largest, which may be equal */
 #define ROUTECAP_GROUP_TOP2_DISTINCT 2 /* sum of the two largest values that differ; if all are
                                           equal, that value once */
-typedef int32_t routecap_group_score; /* ROUTECAP_GROUP_* */
+typedef int32_t routecap_group_score; /* @one_of(ROUTECAP_GROUP_*) */
 
 /* Flags of routecap_router. */
 #define ROUTECAP_ROUTER_RANK_LOGITS 1u  /* the key is x + bias, not score + bias */
@@ -283,7 +287,7 @@ typedef int32_t routecap_group_score; /* ROUTECAP_GROUP_* */
 #define ROUTECAP_ROUTER_SIGMOID_TANH 8u /* sigmoid as 0.5 * tanh(0.5 * x) + 0.5 */
 #define ROUTECAP_ROUTER_GROUPS_ZERO 16u /* experts of groups that are not kept have the key 0;
                                            without the flag they cannot win */
-typedef uint32_t routecap_router_flags; /* any of ROUTECAP_ROUTER_* */
+typedef uint32_t routecap_router_flags; /* @any_of(ROUTECAP_ROUTER_*) */
 
 /*
  * Routing methods for routecap_router_init. "Rank ..." names the key by which experts are ranked;
@@ -309,7 +313,7 @@ typedef uint32_t routecap_router_flags; /* any of ROUTECAP_ROUTER_* */
                                                  scale; or hash_table in layers that have one */
 #define ROUTECAP_METHOD_ERNIE 11              /* rank softmax + bias; weights are probabilities and
                                                  sum to 1. Set bias, floor */
-typedef int32_t routecap_method; /* ROUTECAP_METHOD_* */
+typedef int32_t routecap_method; /* @one_of(ROUTECAP_METHOD_*) */
 
 /*
  * How a router chooses k of its experts. The key of an expert is its score plus its bias. The
@@ -348,6 +352,7 @@ typedef struct routecap_router {
  * @param[out] router      The router.
  * @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
  * @param[in] method       ROUTECAP_METHOD_*.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_router_init(routecap_router *router, size_t struct_size,
                                                   routecap_method method);
@@ -393,6 +398,7 @@ typedef struct routecap_logits {
  *         (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the
  *         experts, kept groups with fewer than k experts, too many experts, or a hash_table without
  *         tokens); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
+ * @thread(forward)
  */
 ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, uint32_t layer,
                                                   const routecap_router *router,
@@ -445,6 +451,7 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
  *         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE; in checked mode
  *         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, routecap_step step,
                                                   const routecap_sink *rows);
@@ -475,7 +482,7 @@ ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, r
                                           else finds them, checked mode included. State
                                           routecap_source.ids_bytes. If k is 2 and expert 0 is the
                                           second choice for every token, it looks the same */
-typedef uint32_t routecap_probe_flags; /* any of ROUTECAP_PROBE_* */
+typedef uint32_t routecap_probe_flags; /* @any_of(ROUTECAP_PROBE_*) */
 
 /* What the sink of a layer holds. Each row is in exactly one of the first three counts. */
 typedef struct routecap_layer_probe {
@@ -508,6 +515,7 @@ typedef struct routecap_layer_probe {
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL (there are findings; see `found` of each layer);
  *         ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers); ROUTECAP_ERR_CAPACITY
  *         (more rows than begun); ROUTECAP_ERR_STATE (no row is begun).
+ * @thread(forward) @waits
  */
 ROUTECAP_API routecap_status routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
                                                      routecap_layer_probe *layers,

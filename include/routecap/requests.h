@@ -93,7 +93,7 @@ extern "C" {
 #define ROUTECAP_POLICY_REPLACE 1 /* a later row with a valid cell replaces the whole earlier row. A
                                      cell that is missing in the later row is then missing, even if
                                      the earlier row had it */
-typedef int32_t routecap_policy; /* ROUTECAP_POLICY_* */
+typedef int32_t routecap_policy; /* @one_of(ROUTECAP_POLICY_*) */
 
 /* Options of a new request. */
 typedef struct routecap_open_options {
@@ -109,6 +109,7 @@ typedef struct routecap_open_options {
  * @param[out] requests  [count] the handles.
  * @param[in] count      How many requests.
  * @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
                                                    const routecap_open_options *options,
@@ -146,6 +147,7 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (the request has no
  *         drafts in that step: none were issued, or they are settled); ROUTECAP_ERR_OUT_OF_RANGE
  *         (an index or a count beyond the drafts).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_accept(routecap_capturer *capturer,
                                                      routecap_request request, routecap_step step,
@@ -169,6 +171,7 @@ typedef struct routecap_accept_item {
  * @param[in] item_size  sizeof(routecap_accept_item) of the caller, in bytes.
  * @param[in] count      How many items.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *capturer,
                                                            routecap_accept_item *items,
@@ -184,6 +187,7 @@ ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *ca
  * @param[in] request   The request.
  * @param[in] rows      How many rows stay: the position of the first row that is dropped.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *capturer,
                                                        routecap_request request, uint64_t rows);
@@ -204,6 +208,7 @@ ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *captur
  * @param[out] child    The handle; 0 on error. The child has the parent's policy.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_TOO_MANY_REQUESTS.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
                                                    routecap_request request, uint64_t rows,
@@ -228,6 +233,7 @@ ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
  *         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer,
                                                      routecap_request request,
@@ -255,6 +261,7 @@ ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
  *         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_finish(routecap_capturer *capturer,
                                                      routecap_request request, uint64_t rows,
@@ -277,6 +284,7 @@ typedef struct routecap_finish_item {
  * @param[in] item_size  sizeof(routecap_finish_item) of the caller, in bytes.
  * @param[in] count      How many items.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *capturer,
                                                            routecap_finish_item *items,
@@ -291,6 +299,7 @@ ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *ca
  * @param[in] capturer  The capturer.
  * @param[in] request   The request; 0 is allowed and ignored.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_close(routecap_capturer *capturer,
                                                     routecap_request request);
@@ -303,6 +312,7 @@ ROUTECAP_API routecap_status routecap_request_close(routecap_capturer *capturer,
  * @param[out] status   [count] the status of each; may be NULL.
  * @param[in] count     How many requests.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *capturer,
                                                           const routecap_request *requests,
@@ -328,6 +338,7 @@ ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *cap
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid);
  *         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_DISABLED.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_coverage(routecap_capturer *capturer,
                                                        routecap_request request, uint64_t first,
@@ -339,7 +350,7 @@ ROUTECAP_API routecap_status routecap_request_coverage(routecap_capturer *captur
 #define ROUTECAP_EXTRACT_TAKE 1  /* the rows leave the request, where they are missing afterwards */
 #define ROUTECAP_EXTRACT_COPY 2  /* the request keeps the rows; the routing is one array (one
                                     segment) of its own */
-typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
+typedef int32_t routecap_extract_mode; /* @one_of(ROUTECAP_EXTRACT_*) */
 
 /**
  * Read rows of a request into a routing.
@@ -368,6 +379,7 @@ typedef int32_t routecap_extract_mode; /* ROUTECAP_EXTRACT_* */
  *         (a routing whose cells are all missing); ROUTECAP_ERR_UNKNOWN_REQUEST;
  *         ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
  *         ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_DISABLED.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_extract(routecap_capturer *capturer,
                                                       routecap_request request, uint64_t first,
@@ -395,6 +407,7 @@ typedef struct routecap_extract_item {
  * @param[in] item_size  sizeof(routecap_extract_item) of the caller, in bytes.
  * @param[in] count      How many items.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL (also if an item is INCOMPLETE); ROUTECAP_ERR_DISABLED.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *capturer,
                                                             routecap_extract_item *items,
@@ -426,6 +439,7 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
  *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
  *         strides with which cells overlap: each row must end before the next row begins, or each
  *         layer before the next layer begins).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_extract_into(routecap_capturer *capturer,
                                                            routecap_request request, uint64_t first,

@@ -94,6 +94,7 @@ typedef struct routecap_view {
  * @param[in] timeout_ns  Nanoseconds; 0 looks once; a negative number waits without limit.
  * @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready, cells are missing);
  *         ROUTECAP_NOT_CAPTURED (ready, no cell is valid); ROUTECAP_PENDING (timeout).
+ * @thread(any) @waits
  */
 ROUTECAP_API routecap_status routecap_routing_wait(const routecap_routing *routing,
                                                    int64_t timeout_ns);
@@ -103,6 +104,7 @@ ROUTECAP_API routecap_status routecap_routing_wait(const routecap_routing *routi
  *
  * @param[in] routing  The routing.
  * @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_poll(const routecap_routing *routing);
 
@@ -117,6 +119,7 @@ ROUTECAP_API routecap_status routecap_routing_poll(const routecap_routing *routi
  * @param[out] view    Its contents. The pointers are valid until the last reference to the routing
  *                     is freed.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_view(const routecap_routing *routing,
                                                    routecap_view *view);
@@ -131,6 +134,7 @@ ROUTECAP_API routecap_status routecap_routing_view(const routecap_routing *routi
  * @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
  * @param[in] capacity      How many elements there is room for.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *routing,
                                                        routecap_coverage *coverage,
@@ -157,6 +161,7 @@ ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *r
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
  *         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *routing,
                                                       const routecap_copy_options *options,
@@ -183,6 +188,7 @@ ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *ro
  * @param[out] prompt           A routing, possibly without rows; NULL on error.
  * @param[out] generated        A routing, possibly without rows; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_split(const routecap_routing *routing,
                                                     uint64_t prompt_tokens,
@@ -198,6 +204,7 @@ ROUTECAP_API routecap_status routecap_routing_split(const routecap_routing *rout
  * @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: all up to the end.
  * @param[out] slice   The new routing; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *routing, uint64_t first,
                                                     uint64_t rows, routecap_routing **slice);
@@ -223,6 +230,7 @@ ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *rout
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
  *         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
  *         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_merge(const routecap_routing *const *routings,
                                                     size_t count, uint32_t flags,
@@ -236,6 +244,7 @@ ROUTECAP_API routecap_status routecap_routing_merge(const routecap_routing *cons
  * Take one more reference to a routing. Each reference is freed with routecap_routing_free.
  *
  * @param[in] routing  The routing.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_retain(const routecap_routing *routing);
 
@@ -244,6 +253,7 @@ ROUTECAP_API routecap_status routecap_routing_retain(const routecap_routing *rou
  * nothing.
  *
  * @param[in] routing  The routing; may be NULL.
+ * @thread(any)
  */
 ROUTECAP_API void routecap_routing_free(routecap_routing *routing);
 

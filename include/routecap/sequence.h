@@ -43,8 +43,8 @@
  * Then it adds the turn's rows, cell by cell. A cell that the sequence lacks is taken from the
  * turn: in a new row, in the boundary row, or in an earlier gap. If both have a cell, append
  * compares the ids as sets, and the policy decides which cell stays. A row that neither has is
- * missing. If both have a reason for a missing cell, the sequence keeps the one that comes first in
- * the list in reading.h. A layer that is RECOMPUTED in any turn is RECOMPUTED in the sequence.
+ * missing. If both have a reason for a missing cell, the sequence keeps the one with the higher
+ * `@rank` in reading.h. A layer that is RECOMPUTED in any turn is RECOMPUTED in the sequence.
  *
  * Engines often compute known tokens again (a re-prefill), and then route some of them differently.
  * By default the row of the turn that sampled the next token stays, because that token's
@@ -116,6 +116,7 @@ typedef struct routecap_sequence_config {
  * @param[in] config     The shape of its rows, and its budget.
  * @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
  * @return ROUTECAP_OK.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_sequence_create(const routecap_sequence_config *config,
                                                       routecap_sequence **sequence);
@@ -125,6 +126,7 @@ ROUTECAP_API routecap_status routecap_sequence_create(const routecap_sequence_co
  * child process the call does nothing.
  *
  * @param[in] sequence  The sequence; may be NULL.
+ * @thread(sequence)
  */
 ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
 
@@ -139,7 +141,7 @@ ROUTECAP_API void routecap_sequence_free(routecap_sequence *sequence);
 #define ROUTECAP_APPEND_EQUAL 2  /* either: they must be the same set of ids, and the tokens that
                                     both have must be equal. Otherwise append fails with
                                     ROUTECAP_ERR_CONFLICT */
-typedef int32_t routecap_append_policy; /* ROUTECAP_APPEND_* */
+typedef int32_t routecap_append_policy; /* @one_of(ROUTECAP_APPEND_*) */
 
 /* What the caller knows about a turn besides its tokens and rows. */
 typedef struct routecap_append_options {
@@ -223,6 +225,7 @@ typedef struct routecap_append_report {
  *         does not know its tokens, and the call does not give all of them; see
  *         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget, which must have
  *         room for the old and the new rows until append returns).
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequence,
                                                       const int32_t *tokens, uint64_t token_start,
@@ -241,6 +244,7 @@ ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequenc
  * @param[in] tokens        How many tokens to keep.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
  *         not a multiple of ROUTECAP_DIGEST_TOKENS).
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_truncate(routecap_sequence *sequence,
                                                         uint64_t tokens);
@@ -255,6 +259,7 @@ ROUTECAP_API routecap_status routecap_sequence_truncate(routecap_sequence *seque
  * @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
  *         routecap_sequence_truncate).
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_fork(const routecap_sequence *sequence,
                                                     uint64_t tokens, routecap_sequence **child);
@@ -270,6 +275,7 @@ ROUTECAP_API routecap_status routecap_sequence_fork(const routecap_sequence *seq
  * @param[in] sequence  The sequence.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (all cells are missing).
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_routing(const routecap_sequence *sequence,
                                                        routecap_routing **routing);
@@ -298,6 +304,7 @@ typedef struct routecap_sequence_span {
  * @param[in] capacity   How many spans there is room for.
  * @param[out] count     How many there are.
  * @return ROUTECAP_OK.
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_spans(const routecap_sequence *sequence,
                                                      routecap_sequence_span *spans,
@@ -315,6 +322,7 @@ ROUTECAP_API routecap_status routecap_sequence_spans(const routecap_sequence *se
  *                      written.
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (the sequence does not know
  *         its tokens).
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_tokens(const routecap_sequence *sequence,
                                                       uint64_t first, int32_t *tokens,
@@ -326,6 +334,7 @@ ROUTECAP_API routecap_status routecap_sequence_tokens(const routecap_sequence *s
  * @param[in] sequence  The sequence.
  * @param[out] report   The sums, and the state of the sequence now.
  * @return ROUTECAP_OK.
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_report(const routecap_sequence *sequence,
                                                       routecap_append_report *report);
@@ -340,12 +349,12 @@ ROUTECAP_API routecap_status routecap_sequence_report(const routecap_sequence *s
  * deserialised without tokens gets its tokens from the next append, and checks them against its
  * digests.
  */
-#define ROUTECAP_DIGEST_TOKENS 64
+#define ROUTECAP_DIGEST_TOKENS 64 /* @number */
 
 /* Flag of routecap_sequence_serialize. */
 #define ROUTECAP_SEQUENCE_WITH_TOKENS 1u /* include the tokens themselves, 4 bytes each, and not
                                             only their digests */
-typedef uint32_t routecap_sequence_flags; /* any of ROUTECAP_SEQUENCE_* */
+typedef uint32_t routecap_sequence_flags; /* @any_of(ROUTECAP_SEQUENCE_*) */
 
 /**
  * Write a sequence as bytes: its rows in the serialised form of serialized.h, its spans, and
@@ -363,6 +372,7 @@ typedef uint32_t routecap_sequence_flags; /* any of ROUTECAP_SEQUENCE_* */
  *                       NULL.
  * @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is
  *         written); ROUTECAP_ERR_STATE (WITH_TOKENS, and the sequence does not know its tokens).
+ * @thread(sequence)
  */
 ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence *sequence,
                                                          routecap_sequence_flags flags, void *dst,
@@ -384,6 +394,7 @@ ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence
  * @param[out] sequence     The sequence, to be freed with routecap_sequence_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong); ROUTECAP_ERR_NO_MEMORY
  *         (also the budget).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_sequence_deserialize(const void *data, size_t bytes,
                                                            uint64_t budget_bytes,

@@ -27,7 +27,7 @@ extern "C" {
 
 /* Flag of routecap_routing_serialize. */
 #define ROUTECAP_SERIALIZE_CHECKED 1u      /* write version 2, which has checksums */
-typedef uint32_t routecap_serialize_flags; /* any of ROUTECAP_SERIALIZE_* */
+typedef uint32_t routecap_serialize_flags; /* @any_of(ROUTECAP_SERIALIZE_*) */
 
 /**
  * Write a routing in the serialised form.
@@ -49,6 +49,7 @@ typedef uint32_t routecap_serialize_flags; /* any of ROUTECAP_SERIALIZE_* */
  *                       NULL.
  * @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY;
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *routing,
                                                         routecap_serialize_flags flags, void *dst,
@@ -67,7 +68,7 @@ typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
 #define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid: check everything but the ids */
-typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
+typedef uint32_t routecap_import_flags; /* @any_of(ROUTECAP_IMPORT_*) */
 
 /**
  * Make a routing from bytes in the serialised form, version 1 or 2.
@@ -93,6 +94,7 @@ typedef uint32_t routecap_import_flags; /* any of ROUTECAP_IMPORT_* */
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
  *         says what is wrong).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size_t bytes,
                                                           routecap_import_flags flags,
@@ -125,6 +127,7 @@ ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
  *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
  *         has an id out of range, or the same id twice).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
                                                      routecap_import_flags flags,
@@ -135,8 +138,8 @@ ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
  * Working on the bytes
  * ============================================================================================== */
 
-#define ROUTECAP_SERIALIZED_MIN 64 /* size of the fixed part of the header, in bytes; it comes
-                                      first */
+#define ROUTECAP_SERIALIZED_MIN 64 /* @number: size of the fixed part of the header, in bytes; it
+                                      comes first */
 
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
@@ -165,6 +168,7 @@ typedef struct routecap_serialized {
  * @param[out] info  What they say.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes; they may
  *         be the beginning of a serialised routing).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t bytes,
                                                       routecap_serialized *info);
@@ -174,7 +178,7 @@ ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t b
 #define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings; from slice: the routing */
 #define ROUTECAP_PIECE_TAIL 2   /* the second */
 #define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
-typedef int32_t routecap_piece_source; /* ROUTECAP_PIECE_* */
+typedef int32_t routecap_piece_source; /* @one_of(ROUTECAP_PIECE_*) */
 
 /* Bytes of such a routing that are contiguous in one source. */
 typedef struct routecap_piece {
@@ -184,7 +188,8 @@ typedef struct routecap_piece {
     uint32_t reserved;            /* 0 */
 } routecap_piece;
 
-#define ROUTECAP_MAX_PIECES 16 /* enough for any two routings in version 1 or 2 of the form */
+#define ROUTECAP_MAX_PIECES 16 /* @number: enough for any two routings in version 1 or 2 of the
+                                  form */
 
 /*
  * Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
@@ -232,6 +237,7 @@ typedef struct routecap_splice {
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the
  *         layers or their experts differ); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing
  *         is written to either).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t head_bytes,
                                                         const void *tail, size_t tail_bytes,
@@ -270,6 +276,7 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing lacks some of
  *         these rows: keep within `first` and `rows` of routecap_serialized);
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_serialized_slice(const void *data, size_t bytes,
                                                        uint64_t first, uint64_t rows, void *header,

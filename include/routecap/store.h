@@ -165,11 +165,11 @@ typedef struct routecap_store routecap_store;
 
 #define ROUTECAP_STORE_SLOT_KEYS 1u /* keys stand for cache slots; without this flag they stand for
                                        content */
-typedef uint32_t routecap_store_flags; /* any of ROUTECAP_STORE_* */
+typedef uint32_t routecap_store_flags; /* @any_of(ROUTECAP_STORE_*) */
 
-#define ROUTECAP_MAX_BLOCK_ROWS 4096
-#define ROUTECAP_MIN_KEY_BYTES 8
-#define ROUTECAP_MAX_KEY_BYTES 64
+#define ROUTECAP_MAX_BLOCK_ROWS 4096 /* @number */
+#define ROUTECAP_MIN_KEY_BYTES 8     /* @number */
+#define ROUTECAP_MAX_KEY_BYTES 64    /* @number */
 
 /* The kind and the size of a store. */
 typedef struct routecap_store_config {
@@ -190,6 +190,7 @@ typedef struct routecap_store_config {
  *
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_store_config) of the caller, in bytes.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_config_init(routecap_store_config *config,
                                                         size_t struct_size);
@@ -203,6 +204,7 @@ ROUTECAP_API routecap_status routecap_store_config_init(routecap_store_config *c
  *                    The arrays are copied.
  * @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_create(const routecap_store_config *config,
                                                    const routecap_config *shape,
@@ -215,6 +217,7 @@ ROUTECAP_API routecap_status routecap_store_create(const routecap_store_config *
  * adopted.
  *
  * @param[in] store  The store; may be NULL.
+ * @thread(any)
  */
 ROUTECAP_API void routecap_store_free(routecap_store *store);
 
@@ -252,6 +255,7 @@ typedef struct routecap_store_counts {
  *
  * @param[in] store    The store.
  * @param[out] counts  The counters.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
                                                   routecap_store_counts *counts);
@@ -265,6 +269,7 @@ ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
  *
  * @param[in] store       The store.
  * @param[in] generation  The new generation.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint64_t generation);
 
@@ -291,6 +296,7 @@ ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint6
  *         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (a generation that the store has not advanced
  *         to).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_publish(routecap_capturer *capturer,
                                                       routecap_request request,
@@ -334,6 +340,7 @@ typedef struct routecap_adoption {
  *         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
  *         here); ROUTECAP_ERR_OUT_OF_RANGE (beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_STATE (a
  *         generation that the store has not advanced to).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_adopt(routecap_capturer *capturer,
                                                     routecap_request request, routecap_store *store,
@@ -361,6 +368,7 @@ typedef struct routecap_publish_item {
  * @param[in] count       How many items; 0 returns at once.
  * @param[in] generation  As in routecap_request_publish.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_publish_batch(routecap_capturer *capturer,
                                                             routecap_store *store,
@@ -395,6 +403,7 @@ typedef struct routecap_adopt_item {
  * @param[in] count       How many items; 0 returns at once.
  * @param[in] generation  As in routecap_request_adopt.
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_request_adopt_batch(routecap_capturer *capturer,
                                                           routecap_store *store,
@@ -427,6 +436,7 @@ ROUTECAP_API routecap_status routecap_request_adopt_batch(routecap_capturer *cap
  * @param[out] keys        [count / block_rows, key_bytes] the keys.
  * @param[in] keys_bytes   Size of keys, in bytes.
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_bytes,
                                                 const int32_t *tokens, size_t count,
@@ -448,6 +458,7 @@ ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_by
  *                        NULL.
  * @param[out] leading    How many keys before the first that is not found; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, const void *keys,
                                                      size_t count, uint64_t generation,
@@ -466,6 +477,7 @@ ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, cons
  * @param[in] count     How many keys.
  * @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
  *                      may be NULL.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const void *keys,
                                                    size_t count, routecap_reason *reasons);
@@ -476,6 +488,7 @@ ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const 
  * @param[in] store  The store.
  * @param[in] keys   [count, key_bytes] the keys.
  * @param[in] count  How many keys.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const void *keys,
                                                     size_t count);
@@ -488,6 +501,7 @@ ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const
  * @param[in] keys      [count, key_bytes] the keys; keys without a block are ignored.
  * @param[in] count     How many keys.
  * @param[out] evicted  How many keys had a block; may be NULL.
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const void *keys,
                                                   size_t count, uint64_t *evicted);

@@ -226,6 +226,7 @@ typedef struct routecap_api {
  * @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
  * @return Static storage, with every entry of that version. NULL if this library has a different
  *         major version or an older minor version; routecap_last_error names both versions.
+ * @thread(any)
  */
 ROUTECAP_API const routecap_api *routecap_get_api(uint32_t major, uint32_t minor);
 

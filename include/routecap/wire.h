@@ -76,24 +76,25 @@ extern "C" {
  */
 #define ROUTECAP_WIRE_ANY 0        /* decoding only: the format that the first bytes show. A message
                                       that begins with 512 blanks is refused */
-#define ROUTECAP_WIRE_SERIALIZED 1 /* "routecap": the serialised form, which carries every fact */
-#define ROUTECAP_WIRE_NPY 2        /* "npy": a .npy file, version 1, 2 or 3, with integers of 8 to
-                                      64 bits */
-#define ROUTECAP_WIRE_NPY_BASE64 3 /* "npy.base64": a .npy file in base64 */
-#define ROUTECAP_WIRE_RAW 4        /* "raw": the array alone */
-#define ROUTECAP_WIRE_RAW_BASE64 5 /* "raw.base64": the array alone, in base64 */
-#define ROUTECAP_WIRE_OBJECT 6     /* "object": a JSON object with these members in any order:
+#define ROUTECAP_WIRE_SERIALIZED 1 /* @name(routecap): the serialised form, which carries every
+                                      fact */
+#define ROUTECAP_WIRE_NPY 2        /* @name(npy): a .npy file, version 1, 2 or 3, with integers of 8
+                                      to 64 bits */
+#define ROUTECAP_WIRE_NPY_BASE64 3 /* @name(npy.base64): a .npy file in base64 */
+#define ROUTECAP_WIRE_RAW 4        /* @name(raw): the array alone */
+#define ROUTECAP_WIRE_RAW_BASE64 5 /* @name(raw.base64): the array alone, in base64 */
+#define ROUTECAP_WIRE_OBJECT 6     /* @name(object): a JSON object with these members in any order:
                                       "data": base64; "shape": [rows, columns, k]; "start": the
                                       first position; "dtype": a name such as "uint8" */
-#define ROUTECAP_WIRE_NRLRE1 7     /* "nrlre1": the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64, where
-                                      DTYPE is int8, int16 or int32 */
-#define ROUTECAP_WIRE_LISTS 8      /* "lists": nested JSON lists of integers; read also within
+#define ROUTECAP_WIRE_NRLRE1 7     /* @name(nrlre1): the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64,
+                                      where DTYPE is int8, int16 or int32 */
+#define ROUTECAP_WIRE_LISTS 8      /* @name(lists): nested JSON lists of integers; read also within
                                       ["ndarray", {"data": lists, "dtype": name}] */
-typedef int32_t routecap_wire_format; /* ROUTECAP_WIRE_* */
+typedef int32_t routecap_wire_format; /* @one_of(ROUTECAP_WIRE_*) */
 
 /* Dtypes of ids that occur only in messages, besides ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */
-#define ROUTECAP_DTYPE_I8 8
-#define ROUTECAP_DTYPE_U64 9
+#define ROUTECAP_DTYPE_I8 8  /* @bytes(1) */
+#define ROUTECAP_DTYPE_U64 9 /* @bytes(8) */
 
 /* Facts: what a routing states and a format may be unable to state. Combine them with |. */
 #define ROUTECAP_WIRE_FACT_SHAPE 1u        /* rows, columns and k */
@@ -106,7 +107,7 @@ typedef int32_t routecap_wire_format; /* ROUTECAP_WIRE_* */
 #define ROUTECAP_WIRE_FACT_TAGS 128u       /* the tag of each row */
 #define ROUTECAP_WIRE_FACT_ID_SPACE 256u   /* that ids are physical */
 #define ROUTECAP_WIRE_FACT_PROVENANCE 512u /* that layers were recomputed */
-typedef uint32_t routecap_wire_facts; /* any of ROUTECAP_WIRE_FACT_* */
+typedef uint32_t routecap_wire_facts; /* @any_of(ROUTECAP_WIRE_FACT_*) */
 
 /* Description of a format. */
 typedef struct routecap_wire_description {
@@ -129,6 +130,7 @@ typedef struct routecap_wire_description {
  *                          returns ROUTECAP_ERR_ARGUMENT: the numbers have no gaps.
  * @param[out] description  What the format is.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_wire_describe(routecap_wire_format format,
                                                     routecap_wire_description *description);
@@ -139,6 +141,7 @@ ROUTECAP_API routecap_status routecap_wire_describe(routecap_wire_format format,
  * @param[in] name     Such as "nrlre1", "vllm" or ".npy"; in lower case.
  * @param[out] format  ROUTECAP_WIRE_*.
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_wire_find(const char *name, routecap_wire_format *format);
 
@@ -152,12 +155,12 @@ ROUTECAP_API routecap_status routecap_wire_find(const char *name, routecap_wire_
 #define ROUTECAP_WIRE_COLUMNS_CAPTURED 1 /* the captured layers, in order */
 #define ROUTECAP_WIRE_COLUMNS_DECODER 2  /* all layers of the decoder: column c is decoder layer c.
                                             Columns that are not in the layer map are left out */
-typedef int32_t routecap_wire_columns; /* ROUTECAP_WIRE_COLUMNS_* */
+typedef int32_t routecap_wire_columns; /* @one_of(ROUTECAP_WIRE_COLUMNS_*) */
 
 /* Flags of routecap_wire_hint. */
 #define ROUTECAP_WIRE_HINT_STRICT 1u /* a missing cell makes the call fail with
                                         ROUTECAP_ERR_INCOMPLETE */
-typedef uint32_t routecap_wire_hint_flags; /* any of ROUTECAP_WIRE_HINT_* */
+typedef uint32_t routecap_wire_hint_flags; /* @any_of(ROUTECAP_WIRE_HINT_*) */
 
 /*
  * What the caller knows about a message. If the bytes say it too, both must agree; otherwise
@@ -248,6 +251,7 @@ typedef struct routecap_wire_report {
  *         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the message contradicts the
  *         hint); ROUTECAP_ERR_DTYPE (the hint's dtype); ROUTECAP_ERR_INCOMPLETE (strict, and cells
  *         are missing).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_wire_decode(const void *data, size_t bytes,
                                                   routecap_wire_format format,
@@ -268,6 +272,7 @@ typedef struct routecap_wire_decoder routecap_wire_decoder;
  *                      returns. May be NULL for SERIALIZED.
  * @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (the hint's dtype).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_wire_decoder_create(routecap_wire_format format,
                                                           const routecap_wire_hint *hint,
@@ -281,6 +286,7 @@ ROUTECAP_API routecap_status routecap_wire_decoder_create(routecap_wire_format f
  * @param[in] data         [bytes] the next bytes. They may be freed afterwards.
  * @param[in] bytes        How many.
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also hint.budget_bytes).
+ * @thread(decoder)
  */
 ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *decoder,
                                                          const void *data, size_t bytes);
@@ -293,6 +299,7 @@ ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *
  * @param[out] report      What the message held, filled on success; may be NULL.
  * @param[out] routing     The routing, to be freed with routecap_routing_free; NULL on error.
  * @return As routecap_wire_decode.
+ * @thread(decoder)
  */
 ROUTECAP_API routecap_status routecap_wire_decoder_finish(routecap_wire_decoder *decoder,
                                                           routecap_wire_report *report,
@@ -303,6 +310,7 @@ ROUTECAP_API routecap_status routecap_wire_decoder_finish(routecap_wire_decoder 
  * routecap_wire_decoder_finish too.
  *
  * @param[in,out] decoder  The decoder; may be NULL.
+ * @thread(decoder)
  */
 ROUTECAP_API void routecap_wire_decoder_free(routecap_wire_decoder *decoder);
 
@@ -351,6 +359,7 @@ typedef struct routecap_wire_options {
  *         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (the dtype
  *         cannot hold the ids or the fill, or the format does not have it);
  *         ROUTECAP_ERR_SHAPE_MISMATCH (the layer map names a layer beyond `columns`).
+ * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routing,
                                                   const routecap_wire_options *options, void *dst,

@@ -177,7 +177,7 @@
     X(LOAD, load)
 
 // X(field): those of routecap_stats that are counted, effects before causes. The
-// others are sums over layers, or say what is there now.
+// others are computed when they are read.
 #define ROUTECAP_COUNTERS(X) \
     X(cells_conflicting) \
     X(rows_dropped) \
@@ -197,7 +197,7 @@
     X(rows_issued) \
     X(steps_lost) \
     X(steps_landed) \
-    X(steps_issued) \
-    X(silent_layers)
+    X(silent_layers) \
+    X(steps_issued)
 
 // clang-format on

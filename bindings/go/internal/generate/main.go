@@ -1,11 +1,11 @@
 // Generate writes zz_generated.go, the raw layer: every constant, struct and function of the
 // headers.
 //
-//	go run ./internal/generate [-headers FOLDER] [-check | -check-headers]
+//	go run ./internal/generate [-output FILE]
 //
-// Declarations come from clang's syntax tree, macros and comments from the text of all headers in
-// one file (dev/single.sh). With -check nothing is written; it fails if the file is not what
-// would be. Whatever the tables below do not know stops it, so that an addition is noticed.
+// dev/generate runs it. Declarations come from clang's syntax tree, macros and comments from the text
+// of all headers in one file (dev/single.sh), and facts from the marks in comments. Whatever the
+// tables below do not know stops it, so that an addition is noticed.
 package main
 
 import (
@@ -24,27 +24,8 @@ import (
 	"strings"
 )
 
-// The type of constants whose typedef does not say which they are, by the beginning of their names;
-// "" is no type of their own.
-var untyped = []struct{ prefix, kind string }{
-	{"ROUTECAP_VERSION_", ""},
-	{"ROUTECAP_MAX_", ""},
-	{"ROUTECAP_MIN_", ""},
-	{"ROUTECAP_SERIALIZED_", ""},
-	{"ROUTECAP_DIGEST_", ""},
-	{"ROUTECAP_LOAD_", ""},
-	{"ROUTECAP_LOG_", ""},
-	{"ROUTECAP_ROWS_", "uint64"},
-	{"ROUTECAP_PLAN_RANK_", "uint32"},
-	{"ROUTECAP_PHASE_", "Phase"},
-	{"ROUTECAP_ERR_", "Status"},
-	{"ROUTECAP_OK", "Status"},
-	{"ROUTECAP_INCOMPLETE", "Status"},
-	{"ROUTECAP_LOST", "Status"},
-	{"ROUTECAP_PENDING", "Status"},
-	{"ROUTECAP_PARTIAL", "Status"},
-	{"ROUTECAP_NOT_CAPTURED", "Status"},
-}
+// Constants marked @number that have a type nevertheless, by the beginning of their names.
+var typed = map[string]string{"ROUTECAP_ROWS_": "uint64", "ROUTECAP_PLAN_RANK_": "uint32"}
 
 // Beginnings that Go has otherwise.
 var renamed = map[string]string{"ROUTECAP_VERSION_": "HeaderVersion", "ROUTECAP_LOG_": "log"}
@@ -89,39 +70,20 @@ type node struct {
 }
 
 type generator struct {
-	header string
-	names  map[string]string // of constants: C's to Go's
-	out    bytes.Buffer
+	header   string
+	names    map[string]string // of constants: C's to Go's
+	withText []string          // in C, whether a status is one that is marked @text
+	sizes    bytes.Buffer      // the cases of DType.Size
+	out      bytes.Buffer
 }
 
 func main() {
 	log.SetFlags(0)
-	headers := flag.String("headers", "../../include", "the folder of routecap.h")
 	output := flag.String("output", "zz_generated.go", "the file to write")
-	check := flag.Bool("check", false, "write nothing, fail if the file is out of date")
-	checkHeaders := flag.Bool(
-		"check-headers",
-		false,
-		"write nothing, fail if the file was made of other headers, which needs no clang",
-	)
 	flag.Parse()
-
-	text := run("sh", nil, "../../dev/single.sh", *headers)
-	if *checkHeaders {
-		if old, err := os.ReadFile(*output); err != nil || !bytes.HasPrefix(old, opening(text)) {
-			log.Fatalf("%s is of other headers: run go generate", *output)
-		}
-		return
-	}
-	source := generate(string(text), tree(text))
-	if !*check {
-		if err := os.WriteFile(*output, source, 0o644); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
-	if old, err := os.ReadFile(*output); err != nil || !bytes.Equal(old, source) {
-		log.Fatalf("%s is out of date: run go generate", *output)
+	text := run("sh", nil, "../../dev/single.sh", "../../include")
+	if err := os.WriteFile(*output, generate(string(text), tree(text)), 0o644); err != nil {
+		log.Fatal(err)
 	}
 }
 
@@ -174,7 +136,12 @@ func generate(header string, declarations []node) []byte {
 		}
 	}
 	g.out.Write(opening([]byte(header)))
-	fmt.Fprintf(&g.out, "/*\n%s%s*/\nimport \"C\"\nimport \"unsafe\"\n\n", intro, preamble.String())
+	fmt.Fprintf(
+		&g.out,
+		"/*\n"+intro+"%s*/\nimport \"C\"\nimport \"unsafe\"\n\n",
+		strings.Join(g.withText, " ||\n                   "),
+		preamble.String(),
+	)
 	g.out.Write(constants.Bytes())
 	g.out.Write(structs.Bytes())
 	fmt.Fprintf(
@@ -207,8 +174,8 @@ typedef struct raw_result {
 } raw_result;
 
 static raw_result raw_return(int32_t status) {
-    int has_text = status < 0 || status == ROUTECAP_INCOMPLETE || status == ROUTECAP_NOT_CAPTURED ||
-                   status == ROUTECAP_PARTIAL || status == ROUTECAP_LOST;
+    int has_text = status < 0 ||
+                   %s;
     return (raw_result){status, has_text ? strdup(routecap_last_error()) : NULL};
 }
 
@@ -245,9 +212,18 @@ func (g *generator) constants(out *bytes.Buffer) {
 		value := strings.Trim(g.header[at[4]:at[5]], "()")
 		value = regexp.MustCompile(`(?i)^(-?(?:0x[0-9a-f]+|\d+))u?l*$`).
 			ReplaceAllString(value, "$1")
-		goName, kind := constantName(name)
+		comment, marks, end := g.trailing(at[5])
+		goName, kind := constantName(name, marks)
 		g.names[name] = goName
-		comment, end := g.trailing(at[5])
+		if _, text := marks["text"]; text {
+			g.withText = append(g.withText, "status == "+name)
+		}
+		if kind == "DType" {
+			fmt.Fprintf(&g.sizes, "case %s:\nreturn %s\n", goName, marks["bytes"])
+		}
+		if format, ok := marks["name"]; ok {
+			comment = strconv.Quote(format) + ": " + comment
+		}
 		all = append(all, constant{name, goName, kind, value, comment, at[0], end})
 	}
 	for i, c := range all {
@@ -266,43 +242,32 @@ func (g *generator) constants(out *bytes.Buffer) {
 		fmt.Fprintf(out, "\t%s %s = %s\n", c.name, c.kind, c.value)
 	}
 	out.WriteString(")\n\n")
-	g.sizes(out)
-}
-
-// sizes writes the size of elements, whose bits the names of their types say.
-func (g *generator) sizes(out *bytes.Buffer) {
-	out.WriteString("// Size returns the bytes of an element, 0 for an unknown type.\n" +
-		"func (t DType) Size() int {\nswitch t {\n")
-	for _, match := range define.FindAllStringSubmatch(g.header, -1) {
-		if !strings.HasPrefix(match[1], "ROUTECAP_DTYPE_") {
-			continue
-		}
-		bits := 0
-		for _, number := range regexp.MustCompile(`\d+`).FindAllString(match[1], -1) {
-			n, _ := strconv.Atoi(number)
-			bits += n
-		}
-		fmt.Fprintf(out, "case %s:\nreturn %d\n", g.names[match[1]], bits/8)
-	}
-	out.WriteString("}\nreturn 0\n}\n\n")
+	fmt.Fprintf(out, "// Size returns the bytes of an element, 0 for an unknown type.\n"+
+		"func (t DType) Size() int {\nswitch t {\n%s}\nreturn 0\n}\n\n", g.sizes.String())
 }
 
 // constantName returns the Go name of a constant and its type: that of the typedef with the longest
-// beginning.
-func constantName(name string) (goName, kind string) {
+// beginning, or what a mark says.
+func constantName(name string, marks map[string]string) (goName, kind string) {
 	longest, known := "", false
 	for _, k := range kinds {
 		if k.prefix != "" && strings.HasPrefix(name, k.prefix) && len(k.prefix) > len(longest) {
 			longest, kind, known = k.prefix, k.name, true
 		}
 	}
-	for _, c := range untyped {
-		if !known && strings.HasPrefix(name, c.prefix) {
-			kind, known = c.kind, true
+	if _, success := marks["success"]; success {
+		kind, known = "Status", true
+	}
+	if _, number := marks["number"]; number {
+		known = true
+		for prefix, is := range typed {
+			if strings.HasPrefix(name, prefix) {
+				kind = is
+			}
 		}
 	}
-	if !known {
-		log.Fatalf("the generator does not know what %s is", name)
+	if !known && !strings.HasPrefix(name, "ROUTECAP_VERSION_") {
+		log.Fatalf("%s is of no type, and neither a @success nor a @number", name)
 	}
 	return goConstant(name), kind
 }
@@ -331,7 +296,7 @@ func (g *generator) structure(out, checks *bytes.Buffer, n node) {
 		if f.Kind != "FieldDecl" {
 			continue
 		}
-		comment, _ := g.trailing(f.Loc.Offset + strings.IndexByte(g.header[f.Loc.Offset:], ';') + 1)
+		comment, _, _ := g.trailing(f.Loc.Offset + strings.IndexByte(g.header[f.Loc.Offset:], ';') + 1)
 		kind := fieldType(f, comment)
 		hidden := slices.Contains(private, f.Name) || slices.Contains(private, n.Name+"."+f.Name) ||
 			kind == "unsafe.Pointer"
@@ -382,7 +347,7 @@ type kind struct{ integer, name, prefix string }
 var kinds = map[string]kind{}
 
 var typedef = regexp.MustCompile(
-	`(?m)^typedef (u?int\d+_t) routecap_(\w+);(?: /\* (?:any of )?(ROUTECAP_\w+_)\*)?`,
+	`(?m)^typedef (u?int\d+_t) routecap_(\w+);(?: /\* @(?:one|any)_of\((ROUTECAP_\w+_)\*\))?`,
 )
 
 // Go's names for typedefs, where they are not C's; "" is the integer itself.
@@ -592,15 +557,19 @@ func camel(name string, exported bool) string {
 }
 
 // trailing returns the comment on the rest of the line that the offset is in, which may go on on
-// the next ones, and where it ends.
-func (g *generator) trailing(offset int) (comment string, end int) {
+// the next ones, its marks, and where it ends.
+func (g *generator) trailing(offset int) (comment string, marks map[string]string, end int) {
 	line := g.header[offset : offset+strings.IndexByte(g.header[offset:], '\n')]
 	start := strings.Index(line, "/*")
 	if start < 0 {
-		return "", offset + len(line)
+		return "", nil, offset + len(line)
 	}
 	end = offset + strings.Index(g.header[offset:], "*/") + 2
-	return plain(g.header[offset+start : end]), end
+	comment, marks = g.header[offset+start:end], map[string]string{}
+	for _, match := range mark.FindAllStringSubmatch(comment, -1) {
+		marks[match[2]] = match[3]
+	}
+	return plain(comment), marks, end
 }
 
 // leading returns the comment that ends on the line before the one at the offset, if there is one.
@@ -617,9 +586,13 @@ func (g *generator) leading(offset int) string {
 	return plain(before[start:])
 }
 
-// plain is a comment as one line of words.
+// mark is a mark in a comment, as dev/generate/headers.py reads them; what stands in backticks is
+// text about marks. Before it is what is before it.
+var mark = regexp.MustCompile("(^|[^`\\w])@(\\w+)(?:\\(([^)]*)\\))?:?")
+
+// plain is a comment as one line of words, without its marks.
 func plain(comment string) string {
-	comment = strings.Trim(comment, "/*")
+	comment = mark.ReplaceAllString(strings.Trim(comment, "/*"), "$1")
 	comment = regexp.MustCompile(`\n \*`).ReplaceAllString(comment, " ")
 	return strings.Join(strings.Fields(comment), " ")
 }

@@ -10,7 +10,7 @@ from ._constants import StoreFlag
 class Stats(NamedTuple):
     """Counters of a capturer since it was created; see routecap_stats in the header.
 
-    Each row issued is in one of the nine counts from rows_in_flight to rows_refused.
+    Each row issued is in one of the counts from rows_in_flight to rows_refused.
     """
 
     silent_layers: int

@@ -172,8 +172,8 @@ pub enum DType {
     U32 = sys::ROUTECAP_DTYPE_U32,
     /// `ROUTECAP_DTYPE_I64`.
     I64 = sys::ROUTECAP_DTYPE_I64,
-    /// 32 bits. The upper 16 are the id. The lower 16 are a bfloat16: the factor by which the
-    /// expert's output is multiplied. Only in `routecap_source` (`ROUTECAP_DTYPE_ID16_BF16`).
+    /// The upper 16 bits are the id. The lower 16 are a bfloat16: the factor by which the expert's
+    /// output is multiplied. Only in `routecap_source` (`ROUTECAP_DTYPE_ID16_BF16`).
     IdWeight = sys::ROUTECAP_DTYPE_ID16_BF16,
     /// `ROUTECAP_DTYPE_I8`.
     I8 = sys::ROUTECAP_DTYPE_I8,
@@ -343,7 +343,7 @@ impl Config {
 ///
 /// Fields are read one after another while it runs; no row is counted as landed before it is
 /// issued. Every row of the spans that issue was given, those of unknown requests apart, is in one
-/// of the nine counts from `rows_in_flight` to `rows_refused`.
+/// of the counts from `rows_in_flight` to `rows_refused`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
