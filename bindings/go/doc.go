@@ -49,5 +49,3 @@
 // Arrays that the stream's work reads or writes are Go's on the host backend only; the device has
 // its own, which DeviceArray names.
 package routecap
-
-//go:generate go run ./internal/generate

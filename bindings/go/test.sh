@@ -98,7 +98,7 @@ cd "$module" || exit 1
 # machine with a load of 20.
 export GOFLAGS="${GOFLAGS:-} -timeout=60m"
 if [ $more = 0 ]; then
-    run "the raw layer is of these headers" go run ./internal/generate -check-headers
+    run "what is generated is of these headers" python3 "$root/dev/generate" --check --without rust --without go
     run "formatted" formatted
     run "vet" go vet ./...
     run_tests "tests" go test -short -count=1 -v ./...
@@ -108,7 +108,7 @@ if [ $more = 0 ]; then
     run_tests "tests on CUDA as a program" env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" ROUTECAP_CHECKED=1 ROUTECAP_REQUIRE_CUDA=1 "$work/cuda.test" -test.v
 else
     need clang=clang
-    run "the raw layer is what the headers say" go run ./internal/generate -check
+    run "what is generated is what the headers say" python3 "$root/dev/generate" --check --without rust
     install_staticcheck
     run "staticcheck" "$GOBIN/staticcheck" ./...
     run_tests "tests with the race detector" go test -count=1 -race -v ./...

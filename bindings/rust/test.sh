@@ -15,7 +15,7 @@ work=$build/rust
 rust=$root/bindings/rust
 mkdir -p "$work"
 
-need cargo=cargo cc=gcc pkg-config=pkg-config
+need cargo=cargo cc=gcc pkg-config=pkg-config python3=python3
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name routecap.pc)")
 LD_LIBRARY_PATH=$(dirname "$(find "$installed" -name libroutecap.so.1)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH
@@ -54,7 +54,7 @@ sum_of() { awk -v what="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i
 built() { cargo "$@" --no-run --message-format=json 2> "$work/log" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1; }
 
 if [ $more = 0 ]; then
-    check "the bindings are of these headers" bash generate.sh --check-headers
+    check "what is generated is of these headers" python3 "$root/dev/generate" --check --without rust --without go
     check "rustfmt" cargo fmt --all --check
     count "tests" cargo test --workspace --features routecap/ndarray --no-fail-fast
     check "example" cargo run --quiet --example worker_loop
@@ -74,7 +74,8 @@ fi
 
 need c++=g++ cmake=cmake make=make
 need_libclang
-check "the bindings are what the headers give" bash generate.sh --check
+check "bindgen is built" bash "$root/dev/bindgen.sh"
+check "what is generated is what the headers give" python3 "$root/dev/generate" --check --without go
 check "clippy" cargo clippy --quiet --workspace --all-targets --features routecap/ndarray -- -D warnings
 check "documentation, without the library" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
     cargo doc --quiet --workspace --no-deps --features routecap/ndarray

@@ -1,25 +1,27 @@
-"""Writes what follows from the headers.
+"""Writes all that follows from the headers: for C, Python, Rust and Go, the baseline of the ABI, and
+the table of threads in docs/.
 
-    python3 dev/generate                     writes it
-    python3 dev/generate --check [FOLDER]    writes nothing; names what is stale or was
-                                                 forgotten, for the headers in FOLDER or else those
-                                                 of the project
+    python3 dev/generate                  writes it
+    python3 dev/generate --check          writes nothing; names what is stale or was forgotten
+    python3 dev/generate --without rust   leaves out Rust's raw layer, which needs bindgen; likewise
+                                          go: Go's, which needs Go and clang; missing: the layers
+                                          whose programs are not here
 
-The raw layers of Rust and Go have generators of their own, which need more than Python.
+A layer whose programs are not here is named, and the exit status is not 0 unless it is left out. Of
+one that is left out, it is still said whether it is of these headers.
 """
 
-import hashlib
+import argparse
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 sys.dont_write_bytecode = True  # no cache beside the sources
 
 import c
 import docs
 import python
+import raw
 import rust
 from headers import ROOT, Headers
 
@@ -36,19 +38,21 @@ def generated(headers: Headers) -> dict[str, str]:
     return {name: text for part in parts for name, text in part.items()}
 
 
-def stale(headers: Headers) -> Iterator[str]:
-    for name, text in generated(headers).items():
-        if text != read(name):
-            yield f"{name} is stale: run python3 dev/generate"
-    texts = [headers.folder / "routecap.h", *sorted(headers.folder.glob("routecap/*.h"))]
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in texts)).hexdigest()
-    if digest not in read("bindings/rust/routecap-sys/src/bindings.rs").split("\n", 1)[0]:
-        yield "Rust's raw layer is stale: run bash bindings/rust/generate.sh"
-    single = subprocess.run(
-        ["sh", ROOT / "dev/single.sh", headers.folder], stdout=subprocess.PIPE, check=True
-    )
-    if hashlib.sha256(single.stdout).hexdigest() not in read("bindings/go/zz_generated.go")[:300]:
-        yield "Go's raw layer is stale: run go generate in bindings/go"
+def layers(headers: Headers, without: list[str], found: list[str]) -> Iterator[tuple[str, str]]:
+    """The raw layers and their texts; adds to `found` what was not made or is of other headers."""
+    for layer, (what, name, lacks, digest, make) in raw.LAYERS.items():
+        missing = lacks()
+        if layer in without or (missing and "missing" in without):
+            print(f"generate: {what} is left out")
+            if digest() not in read(name)[:300]:
+                found.append(f"{name} is of other headers")
+        elif missing:
+            found.append(f"{what} was not made: there is no {', no '.join(missing)}")
+        else:
+            try:
+                yield name, make(headers)
+            except raw.Failed as failure:
+                found.append(f"{what} was not made: {failure}")
 
 
 def forgotten(headers: Headers) -> Iterator[str]:
@@ -68,20 +72,44 @@ def read(name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def main(arguments: list[str]) -> int:
-    if arguments[:1] == ["--check"]:
-        headers = Headers(*map(Path, arguments[1:]))
-        found = [*stale(headers), *forgotten(headers)]
-        for each in found:
-            print(f"generate: {each}")
-        print(f"generate: {len(found)} places are stale or forgotten")
-        return len(found) > 0
-    for name, text in generated(Headers()).items():
-        if text != read(name):
-            (ROOT / name).write_text(text)
-            print(f"generate: wrote {name}")
-    return 0
+def check(without: list[str]) -> int:
+    headers = Headers()
+    found: list[str] = []
+    texts = generated(headers) | dict(layers(headers, without, found))
+    stale = [f"{name} is stale" for name, text in texts.items() if text != read(name)]
+    if stale:
+        stale.append("run python3 dev/generate")
+    found = [*stale, *found, *forgotten(headers)]
+    for each in found:
+        print(f"generate: {each}")
+    print(f"generate: {'something' if found else 'nothing'} is stale or forgotten")
+    return len(found) > 0
+
+
+def write(without: list[str]) -> int:
+    headers = Headers()
+    found: list[str] = []
+    for texts in (generated(headers).items(), layers(headers, without, found)):
+        for name, text in texts:
+            if text != read(name):
+                (ROOT / name).write_text(text)
+                print(f"generate: wrote {name}")
+    for each in found:
+        print(f"generate: {each}")
+    return len(found) > 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="dev/generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--without", action="append", default=[], choices=[*raw.LAYERS, "missing"])
+    arguments = parser.parse_args()
+    return (check if arguments.check else write)(arguments.without)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

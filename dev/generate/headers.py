@@ -303,9 +303,7 @@ class Headers:
             type, name = split_type(declaration)
             integer = self.kinds[type].integer if type in self.kinds else type
             said = self._said(text.path, number, f"{struct.name}.{name}", comment)
-            struct.fields.append(
-                Field(name, *said[1:], type, 8 if "*" in type else SIZES[integer])
-            )
+            struct.fields.append(Field(name, *said[1:], type, 8 if "*" in type else SIZES[integer]))
         if struct.name != "routecap_api":
             self.structs.append(struct)
 

@@ -217,7 +217,6 @@ pub const ROUTECAP_RECEIVED_EXPANDED: u32 = 1;
 pub const ROUTECAP_RECEIVED_GLOBAL: u32 = 2;
 unsafe extern "C" {
     /// Return the version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.
-    /// @thread(any)
     pub fn routecap_version() -> u32;
 }
 pub type routecap_status = i32;
@@ -226,7 +225,6 @@ unsafe extern "C" {
     ///
     /// @param[in] status  A status.
     /// @return A static string; "ROUTECAP_STATUS_UNKNOWN" if this library does not know the status.
-    /// @thread(any)
     pub fn routecap_status_name(status: routecap_status) -> *const ::core::ffi::c_char;
 }
 unsafe extern "C" {
@@ -235,7 +233,6 @@ unsafe extern "C" {
     /// Call it on the thread that made that call. Never fails.
     ///
     /// @return A string, valid until the next call on this thread that leaves a text; "" if none did.
-    /// @thread(any)
     pub fn routecap_last_error() -> *const ::core::ffi::c_char;
 }
 /// A capturer; see capture.h.
@@ -378,7 +375,6 @@ unsafe extern "C" {
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
-    /// @thread(any)
     pub fn routecap_config_init(
         config: *mut routecap_config,
         struct_size: usize,
@@ -408,7 +404,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
     ///         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
     ///         ROUTECAP_ERR_THREAD.
-    /// @thread(any)
     pub fn routecap_capturer_create(
         config: *const routecap_config,
         capturer: *mut *mut routecap_capturer,
@@ -426,7 +421,6 @@ unsafe extern "C" {
     /// missing in it. In a forked child process the call does nothing.
     ///
     /// @param[in] capturer  The capturer; may be NULL.
-    /// @thread(any) @waits
     pub fn routecap_capturer_destroy(capturer: *mut routecap_capturer);
 }
 unsafe extern "C" {
@@ -452,7 +446,6 @@ unsafe extern "C" {
     /// @param[in] stream    The stream of the forward pass, or one forked from it.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_CAPACITY (rows beyond routecap_config.rows);
     ///         ROUTECAP_ERR_STATE (a step was issued with ROUTECAP_SNAPSHOT_LATER).
-    /// @thread(forward)
     pub fn routecap_step_begin(
         capturer: *mut routecap_capturer,
         rows: u32,
@@ -476,7 +469,6 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] stream    The stream that has joined all writers.
-    /// @thread(forward)
     pub fn routecap_step_snapshot(
         capturer: *mut routecap_capturer,
         stream: routecap_stream,
@@ -661,7 +653,6 @@ unsafe extern "C" {
     ///         outside the sink); ROUTECAP_ERR_CONFLICT (a sink row in two spans without
     ///         ROUTECAP_SPAN_SHARED; the text names both); ROUTECAP_ERR_OVERLAP; ROUTECAP_ERR_DTYPE (of
     ///         the positions); ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
-    /// @thread(forward)
     pub fn routecap_step_issue(
         capturer: *mut routecap_capturer,
         spans: *const routecap_span,
@@ -679,7 +670,6 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] stream    A stream that is ordered after the forward pass.
-    /// @thread(forward)
     pub fn routecap_step_discard(
         capturer: *mut routecap_capturer,
         stream: routecap_stream,
@@ -694,7 +684,6 @@ unsafe extern "C" {
     ///         was free, the call of the driver that failed, or the rows did not arrive);
     ///         ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which
     ///         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
-    /// @thread(any)
     pub fn routecap_step_poll(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -713,7 +702,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_LOST (see routecap_step_poll); ROUTECAP_PENDING (timeout);
     ///         ROUTECAP_ERR_UNKNOWN_STEP (never issued). In checked mode also the error of a mistake
     ///         that the device found; the step has landed nevertheless.
-    /// @thread(any) @waits
     pub fn routecap_step_finalize(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -777,7 +765,6 @@ unsafe extern "C" {
     /// @param[in] config   The configuration.
     /// @param[out] memory  The sizes, in bytes.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
-    /// @thread(any)
     pub fn routecap_config_memory(
         config: *const routecap_config,
         memory: *mut routecap_memory,
@@ -826,7 +813,6 @@ unsafe extern "C" {
     ///
     /// @param[in] backend  ROUTECAP_BACKEND_*. One that this library does not know is not available.
     /// @param[out] info    The description.
-    /// @thread(any)
     pub fn routecap_backend_info(
         backend: routecap_backend_kind,
         info: *mut routecap_backend,
@@ -838,80 +824,79 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_stats {
     pub struct_size: u32,
-    /// @after(steps_issued): layers without a valid cell in the last step
+    /// layers without a valid cell in the last step
     /// that landed with rows
     pub silent_layers: u32,
-    /// @counted: lost ones included
+    /// lost ones included
     pub steps_issued: u64,
-    /// @after(steps_issued): lost ones included
+    /// lost ones included
     pub steps_landed: u64,
-    /// @after(steps_issued): no slot was free, the copy failed, or the rows
+    /// no slot was free, the copy failed, or the rows
     /// did not arrive
     pub steps_lost: u64,
-    /// @after(steps_issued)
+    /// Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
+    /// the counts from rows_in_flight to rows_refused.
     pub rows_issued: u64,
-    /// @after(rows_issued)
     pub rows_in_flight: u64,
-    /// @after(rows_issued): drafts that have landed and wait for
+    /// drafts that have landed and wait for
     /// accept
     pub rows_provisional: u64,
-    /// @after(rows_issued): landed with at least one valid cell
+    /// landed with at least one valid cell
     pub rows_delivered: u64,
-    /// @after(rows_issued): landed without a valid cell
+    /// landed without a valid cell
     pub rows_missing: u64,
-    /// @after(rows_issued): of a lost step
+    /// of a lost step
     pub rows_lost: u64,
-    /// @after(rows_issued): cut by close or truncate, or by `rows` of
+    /// cut by close or truncate, or by `rows` of
     /// finish, while in flight or provisional. A cut draft counts here if
     /// accept kept it, if close dropped it, or if truncate cut it and
     /// finish dropped it
     pub rows_late: u64,
-    /// @after(rows_issued): drafts that accept did not keep, cut or not;
+    /// drafts that accept did not keep, cut or not;
     /// and drafts that finish dropped unsettled, unless truncate had cut
     /// them
     pub rows_rejected: u64,
-    /// @after(rows_issued): their device position was outside the span's
+    /// their device position was outside the span's
     /// bounds
     pub rows_unplaced: u64,
-    /// @after(rows_issued): there was no memory for them
+    /// there was no memory for them
     pub rows_refused: u64,
-    /// @after(steps_issued): in spans of unknown requests
+    /// in spans of unknown requests
     pub rows_skipped: u64,
-    /// @after(rows_issued): of spans whose sink row another span of the
+    /// of spans whose sink row another span of the
     /// step has too; see ROUTECAP_SPAN_SHARED
     pub rows_shared: u64,
-    /// @after(rows_issued): delivered with a valid cell where the
+    /// delivered with a valid cell where the
     /// request already had one
     pub rows_overlapped: u64,
-    /// @after(rows_issued): rows of rows_overlapped with different sets
+    /// rows of rows_overlapped with different sets
     /// of ids in a cell that is valid in both; needs
     /// ROUTECAP_CONFIG_COMPARE
     pub rows_mismatched: u64,
-    /// @after(steps_issued): recorded rows outside the rows that were
+    /// recorded rows outside the rows that were
     /// begun, of steps that landed
     pub rows_dropped: u64,
-    /// @after(steps_issued): recorded twice in one step, of steps that
+    /// recorded twice in one step, of steps that
     /// landed; one of the two records was kept
     pub cells_conflicting: u64,
-    /// @computed: cells of landed rows that their step did not write,
+    /// cells of landed rows that their step did not write,
     /// or not completely. Late and unplaced rows are not counted
     pub cells_unwritten: u64,
-    /// @computed: likewise, with an id outside the layer's range
+    /// likewise, with an id outside the layer's range
     pub cells_out_of_range: u64,
-    /// @computed: likewise, with the same id twice
+    /// likewise, with the same id twice
     pub cells_duplicate: u64,
-    /// @computed
+    /// Now.
     pub requests_open: u64,
-    /// @computed
     pub steps_in_flight: u64,
-    /// @computed: of the budget: pages of requests and routings,
+    /// of the budget: pages of requests and routings,
     /// provisional rows, and the charges of spans in flight
     pub bytes_in_use: u64,
-    /// @computed: the highest bytes_in_use so far. It includes memory that
+    /// the highest bytes_in_use so far. It includes memory that
     /// an issue reserved and gave back at once, such as for a page that
     /// two of its spans share
     pub bytes_peak: u64,
-    /// @computed: the limit of bytes_in_use, except for the excess that
+    /// the limit of bytes_in_use, except for the excess that
     /// routecap_step_issue describes
     pub bytes_budget: u64,
 }
@@ -1014,7 +999,6 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[out] stats    The counters.
-    /// @thread(any)
     pub fn routecap_capturer_stats(
         capturer: *const routecap_capturer,
         stats: *mut routecap_stats,
@@ -1028,7 +1012,6 @@ unsafe extern "C" {
     /// @param[in] stat_size  sizeof(routecap_layer_stats) of the caller, in bytes.
     /// @param[in] count      How many layers: at most routecap_config.layers.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers).
-    /// @thread(any)
     pub fn routecap_capturer_layer_stats(
         capturer: *const routecap_capturer,
         stats: *mut routecap_layer_stats,
@@ -1051,7 +1034,6 @@ unsafe extern "C" {
     /// device. Without ROUTECAP_CONFIG_MANUAL_PROGRESS it does nothing.
     ///
     /// @param[in] capturer  The capturer.
-    /// @thread(any)
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> routecap_status;
 }
 /// Memory for the ids of one layer, or of several layers at equal distances.
@@ -1120,7 +1102,6 @@ unsafe extern "C" {
     ///                  disabled. It is NULL too if the layer has no memory yet
     ///                  (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
-    /// @thread(forward)
     pub fn routecap_sink_layer(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -1152,7 +1133,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
     ///         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
     ///         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
-    /// @thread(forward)
     pub fn routecap_sink_bind(
         capturer: *mut routecap_capturer,
         first_layer: u32,
@@ -1285,7 +1265,6 @@ unsafe extern "C" {
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k, or ids_bytes is not what is read);
     ///         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
     ///         ROUTECAP_ERR_STATE (the layer has no sink).
-    /// @thread(forward)
     pub fn routecap_layer_record(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -1347,7 +1326,6 @@ unsafe extern "C" {
     /// @param[in] count       How many layers.
     /// @param[in] stream      A stream that is ordered after the routers.
     /// @return As routecap_layer_record.
-    /// @thread(forward)
     pub fn routecap_layers_record(
         capturer: *mut routecap_capturer,
         source: *const routecap_source,
@@ -1446,7 +1424,6 @@ unsafe extern "C" {
     /// @param[out] router      The router.
     /// @param[in] struct_size  sizeof(routecap_router) of the caller, in bytes.
     /// @param[in] method       ROUTECAP_METHOD_*.
-    /// @thread(any)
     pub fn routecap_router_init(
         router: *mut routecap_router,
         struct_size: usize,
@@ -1553,7 +1530,6 @@ unsafe extern "C" {
     ///         (logits, bias or tokens); ROUTECAP_ERR_ARGUMENT (also groups that do not divide the
     ///         experts, kept groups with fewer than k experts, too many experts, or a hash_table without
     ///         tokens); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
-    /// @thread(forward)
     pub fn routecap_layer_route(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -1599,7 +1575,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
     ///         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE; in checked mode
     ///         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
-    /// @thread(any)
     pub fn routecap_step_arrive(
         capturer: *mut routecap_capturer,
         step: routecap_step,
@@ -1668,7 +1643,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (there are findings; see `found` of each layer);
     ///         ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers); ROUTECAP_ERR_CAPACITY
     ///         (more rows than begun); ROUTECAP_ERR_STATE (no row is begun).
-    /// @thread(forward) @waits
     pub fn routecap_capturer_probe(
         capturer: *mut routecap_capturer,
         rows: u32,
@@ -1829,7 +1803,6 @@ unsafe extern "C" {
     ///
     /// @param[out] options     The options.
     /// @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
-    /// @thread(any)
     pub fn routecap_copy_options_init(
         options: *mut routecap_copy_options,
         struct_size: usize,
@@ -1862,7 +1835,6 @@ unsafe extern "C" {
     /// @param[out] requests  [count] the handles.
     /// @param[in] count      How many requests.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
-    /// @thread(any)
     pub fn routecap_request_open(
         capturer: *mut routecap_capturer,
         options: *const routecap_open_options,
@@ -1898,7 +1870,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_UNKNOWN_STEP (the request has no
     ///         drafts in that step: none were issued, or they are settled); ROUTECAP_ERR_OUT_OF_RANGE
     ///         (an index or a count beyond the drafts).
-    /// @thread(any)
     pub fn routecap_request_accept(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1955,7 +1926,6 @@ unsafe extern "C" {
     /// @param[in] item_size  sizeof(routecap_accept_item) of the caller, in bytes.
     /// @param[in] count      How many items.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL.
-    /// @thread(any)
     pub fn routecap_request_accept_batch(
         capturer: *mut routecap_capturer,
         items: *mut routecap_accept_item,
@@ -1973,7 +1943,6 @@ unsafe extern "C" {
     /// @param[in] request   The request.
     /// @param[in] rows      How many rows stay: the position of the first row that is dropped.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
-    /// @thread(any)
     pub fn routecap_request_truncate(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -1996,7 +1965,6 @@ unsafe extern "C" {
     /// @param[out] child    The handle; 0 on error. The child has the parent's policy.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_TOO_MANY_REQUESTS.
-    /// @thread(any)
     pub fn routecap_request_fork(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2023,7 +1991,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
     ///         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
-    /// @thread(any)
     pub fn routecap_request_attach(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2048,7 +2015,6 @@ unsafe extern "C" {
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE (rows beyond
     ///         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
-    /// @thread(any)
     pub fn routecap_request_finish(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2101,7 +2067,6 @@ unsafe extern "C" {
     /// @param[in] item_size  sizeof(routecap_finish_item) of the caller, in bytes.
     /// @param[in] count      How many items.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
-    /// @thread(any)
     pub fn routecap_request_finish_batch(
         capturer: *mut routecap_capturer,
         items: *mut routecap_finish_item,
@@ -2118,7 +2083,6 @@ unsafe extern "C" {
     /// @param[in] capturer  The capturer.
     /// @param[in] request   The request; 0 is allowed and ignored.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
-    /// @thread(any)
     pub fn routecap_request_close(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2132,7 +2096,6 @@ unsafe extern "C" {
     /// @param[out] status   [count] the status of each; may be NULL.
     /// @param[in] count     How many requests.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL.
-    /// @thread(any)
     pub fn routecap_request_close_batch(
         capturer: *mut routecap_capturer,
         requests: *const routecap_request,
@@ -2156,7 +2119,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid);
     ///         ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_DISABLED.
-    /// @thread(any)
     pub fn routecap_request_coverage(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2196,7 +2158,6 @@ unsafe extern "C" {
     ///         (a routing whose cells are all missing); ROUTECAP_ERR_UNKNOWN_REQUEST;
     ///         ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_INCOMPLETE (strict);
     ///         ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_DISABLED.
-    /// @thread(any)
     pub fn routecap_request_extract(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2262,7 +2223,6 @@ unsafe extern "C" {
     /// @param[in] item_size  sizeof(routecap_extract_item) of the caller, in bytes.
     /// @param[in] count      How many items.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL (also if an item is INCOMPLETE); ROUTECAP_ERR_DISABLED.
-    /// @thread(any)
     pub fn routecap_request_extract_batch(
         capturer: *mut routecap_capturer,
         items: *mut routecap_extract_item,
@@ -2296,7 +2256,6 @@ unsafe extern "C" {
     ///         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
     ///         strides with which cells overlap: each row must end before the next row begins, or each
     ///         layer before the next layer begins).
-    /// @thread(any)
     pub fn routecap_request_extract_into(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -2458,7 +2417,6 @@ unsafe extern "C" {
     /// @param[in] timeout_ns  Nanoseconds; 0 looks once; a negative number waits without limit.
     /// @return ROUTECAP_OK (ready and complete); ROUTECAP_INCOMPLETE (ready, cells are missing);
     ///         ROUTECAP_NOT_CAPTURED (ready, no cell is valid); ROUTECAP_PENDING (timeout).
-    /// @thread(any) @waits
     pub fn routecap_routing_wait(
         routing: *const routecap_routing,
         timeout_ns: i64,
@@ -2469,7 +2427,6 @@ unsafe extern "C" {
     ///
     /// @param[in] routing  The routing.
     /// @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
-    /// @thread(any)
     pub fn routecap_routing_poll(routing: *const routecap_routing) -> routecap_status;
 }
 unsafe extern "C" {
@@ -2479,7 +2436,6 @@ unsafe extern "C" {
     /// @param[out] view    Its contents. The pointers are valid until the last reference to the routing
     ///                     is freed.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
-    /// @thread(any)
     pub fn routecap_routing_view(
         routing: *const routecap_routing,
         view: *mut routecap_view,
@@ -2495,7 +2451,6 @@ unsafe extern "C" {
     /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
     /// @param[in] capacity      How many elements there is room for.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
-    /// @thread(any)
     pub fn routecap_routing_coverage(
         routing: *const routecap_routing,
         coverage: *mut routecap_coverage,
@@ -2524,7 +2479,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
     ///         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
-    /// @thread(any)
     pub fn routecap_routing_copy_to(
         routing: *const routecap_routing,
         options: *const routecap_copy_options,
@@ -2551,7 +2505,6 @@ unsafe extern "C" {
     /// @param[out] prompt           A routing, possibly without rows; NULL on error.
     /// @param[out] generated        A routing, possibly without rows; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
-    /// @thread(any)
     pub fn routecap_routing_split(
         routing: *const routecap_routing,
         prompt_tokens: u64,
@@ -2568,7 +2521,6 @@ unsafe extern "C" {
     /// @param[in] rows     How many rows; ROUTECAP_ROWS_ALL: all up to the end.
     /// @param[out] slice   The new routing; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
-    /// @thread(any)
     pub fn routecap_routing_slice(
         routing: *const routecap_routing,
         first: u64,
@@ -2597,7 +2549,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
     ///         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
     ///         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
-    /// @thread(any)
     pub fn routecap_routing_merge(
         routings: *const *const routecap_routing,
         count: usize,
@@ -2609,7 +2560,6 @@ unsafe extern "C" {
     /// Take one more reference to a routing. Each reference is freed with routecap_routing_free.
     ///
     /// @param[in] routing  The routing.
-    /// @thread(any)
     pub fn routecap_routing_retain(routing: *const routecap_routing) -> routecap_status;
 }
 unsafe extern "C" {
@@ -2617,7 +2567,6 @@ unsafe extern "C" {
     /// nothing.
     ///
     /// @param[in] routing  The routing; may be NULL.
-    /// @thread(any)
     pub fn routecap_routing_free(routing: *mut routecap_routing);
 }
 pub type routecap_serialize_flags = u32;
@@ -2641,7 +2590,6 @@ unsafe extern "C" {
     ///                       NULL.
     /// @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
-    /// @thread(any)
     pub fn routecap_routing_serialize(
         routing: *const routecap_routing,
         flags: routecap_serialize_flags,
@@ -2684,7 +2632,6 @@ unsafe extern "C" {
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_FORMAT (the text
     ///         says what is wrong).
-    /// @thread(any)
     pub fn routecap_routing_deserialize(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -2720,7 +2667,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
     ///         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
     ///         has an id out of range, or the same id twice).
-    /// @thread(any)
     pub fn routecap_routing_import(
         view: *const routecap_view,
         flags: routecap_import_flags,
@@ -2791,7 +2737,6 @@ unsafe extern "C" {
     /// @param[out] info  What they say.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_BUFFER_TOO_SMALL (too few bytes; they may
     ///         be the beginning of a serialised routing).
-    /// @thread(any)
     pub fn routecap_serialized_info(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -2886,7 +2831,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the
     ///         layers or their experts differ); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing
     ///         is written to either).
-    /// @thread(any)
     pub fn routecap_serialized_splice(
         head: *const ::core::ffi::c_void,
         head_bytes: usize,
@@ -2931,7 +2875,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_OUT_OF_RANGE (the routing lacks some of
     ///         these rows: keep within `first` and `rows` of routecap_serialized);
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
-    /// @thread(any)
     pub fn routecap_serialized_slice(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -3005,7 +2948,6 @@ unsafe extern "C" {
     ///                          returns ROUTECAP_ERR_ARGUMENT: the numbers have no gaps.
     /// @param[out] description  What the format is.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
-    /// @thread(any)
     pub fn routecap_wire_describe(
         format: routecap_wire_format,
         description: *mut routecap_wire_description,
@@ -3017,7 +2959,6 @@ unsafe extern "C" {
     /// @param[in] name     Such as "nrlre1", "vllm" or ".npy"; in lower case.
     /// @param[out] format  ROUTECAP_WIRE_*.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
-    /// @thread(any)
     pub fn routecap_wire_find(
         name: *const ::core::ffi::c_char,
         format: *mut routecap_wire_format,
@@ -3240,7 +3181,6 @@ unsafe extern "C" {
     ///         says what is wrong, and where); ROUTECAP_ERR_SHAPE_MISMATCH (the message contradicts the
     ///         hint); ROUTECAP_ERR_DTYPE (the hint's dtype); ROUTECAP_ERR_INCOMPLETE (strict, and cells
     ///         are missing).
-    /// @thread(any)
     pub fn routecap_wire_decode(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -3266,7 +3206,6 @@ unsafe extern "C" {
     ///                      returns. May be NULL for SERIALIZED.
     /// @param[out] decoder  The decoder, to be freed with routecap_wire_decoder_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (the hint's dtype).
-    /// @thread(any)
     pub fn routecap_wire_decoder_create(
         format: routecap_wire_format,
         hint: *const routecap_wire_hint,
@@ -3281,7 +3220,6 @@ unsafe extern "C" {
     /// @param[in] data         [bytes] the next bytes. They may be freed afterwards.
     /// @param[in] bytes        How many.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also hint.budget_bytes).
-    /// @thread(decoder)
     pub fn routecap_wire_decoder_write(
         decoder: *mut routecap_wire_decoder,
         data: *const ::core::ffi::c_void,
@@ -3296,7 +3234,6 @@ unsafe extern "C" {
     /// @param[out] report      What the message held, filled on success; may be NULL.
     /// @param[out] routing     The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return As routecap_wire_decode.
-    /// @thread(decoder)
     pub fn routecap_wire_decoder_finish(
         decoder: *mut routecap_wire_decoder,
         report: *mut routecap_wire_report,
@@ -3308,7 +3245,6 @@ unsafe extern "C" {
     /// routecap_wire_decoder_finish too.
     ///
     /// @param[in,out] decoder  The decoder; may be NULL.
-    /// @thread(decoder)
     pub fn routecap_wire_decoder_free(decoder: *mut routecap_wire_decoder);
 }
 /// How to write a routing.
@@ -3379,7 +3315,6 @@ unsafe extern "C" {
     ///         lost); ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written); ROUTECAP_ERR_DTYPE (the dtype
     ///         cannot hold the ids or the fill, or the format does not have it);
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (the layer map names a layer beyond `columns`).
-    /// @thread(any)
     pub fn routecap_wire_encode(
         routing: *const routecap_routing,
         options: *const routecap_wire_options,
@@ -3460,7 +3395,6 @@ unsafe extern "C" {
     /// @param[in] config     The shape of its rows, and its budget.
     /// @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK.
-    /// @thread(any)
     pub fn routecap_sequence_create(
         config: *const routecap_sequence_config,
         sequence: *mut *mut routecap_sequence,
@@ -3471,7 +3405,6 @@ unsafe extern "C" {
     /// child process the call does nothing.
     ///
     /// @param[in] sequence  The sequence; may be NULL.
-    /// @thread(sequence)
     pub fn routecap_sequence_free(sequence: *mut routecap_sequence);
 }
 pub type routecap_append_policy = i32;
@@ -3640,7 +3573,6 @@ unsafe extern "C" {
     ///         does not know its tokens, and the call does not give all of them; see
     ///         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget, which must have
     ///         room for the old and the new rows until append returns).
-    /// @thread(sequence)
     pub fn routecap_sequence_append(
         sequence: *mut routecap_sequence,
         tokens: *const i32,
@@ -3661,7 +3593,6 @@ unsafe extern "C" {
     /// @param[in] tokens        How many tokens to keep.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (the sequence does not know its tokens, and `tokens` is
     ///         not a multiple of ROUTECAP_DIGEST_TOKENS).
-    /// @thread(sequence)
     pub fn routecap_sequence_truncate(
         sequence: *mut routecap_sequence,
         tokens: u64,
@@ -3677,7 +3608,6 @@ unsafe extern "C" {
     /// @param[out] child    The new sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (as
     ///         routecap_sequence_truncate).
-    /// @thread(sequence)
     pub fn routecap_sequence_fork(
         sequence: *const routecap_sequence,
         tokens: u64,
@@ -3691,7 +3621,6 @@ unsafe extern "C" {
     /// @param[in] sequence  The sequence.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (all cells are missing).
-    /// @thread(sequence)
     pub fn routecap_sequence_routing(
         sequence: *const routecap_sequence,
         routing: *mut *mut routecap_routing,
@@ -3746,7 +3675,6 @@ unsafe extern "C" {
     /// @param[in] capacity   How many spans there is room for.
     /// @param[out] count     How many there are.
     /// @return ROUTECAP_OK.
-    /// @thread(sequence)
     pub fn routecap_sequence_spans(
         sequence: *const routecap_sequence,
         spans: *mut routecap_sequence_span,
@@ -3766,7 +3694,6 @@ unsafe extern "C" {
     ///                      written.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_STATE (the sequence does not know
     ///         its tokens).
-    /// @thread(sequence)
     pub fn routecap_sequence_tokens(
         sequence: *const routecap_sequence,
         first: u64,
@@ -3781,7 +3708,6 @@ unsafe extern "C" {
     /// @param[in] sequence  The sequence.
     /// @param[out] report   The sums, and the state of the sequence now.
     /// @return ROUTECAP_OK.
-    /// @thread(sequence)
     pub fn routecap_sequence_report(
         sequence: *const routecap_sequence,
         report: *mut routecap_append_report,
@@ -3804,7 +3730,6 @@ unsafe extern "C" {
     ///                       NULL.
     /// @return ROUTECAP_OK, also if cells are missing; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is
     ///         written); ROUTECAP_ERR_STATE (WITH_TOKENS, and the sequence does not know its tokens).
-    /// @thread(sequence)
     pub fn routecap_sequence_serialize(
         sequence: *const routecap_sequence,
         flags: routecap_sequence_flags,
@@ -3829,7 +3754,6 @@ unsafe extern "C" {
     /// @param[out] sequence     The sequence, to be freed with routecap_sequence_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT (the text says what is wrong); ROUTECAP_ERR_NO_MEMORY
     ///         (also the budget).
-    /// @thread(any)
     pub fn routecap_sequence_deserialize(
         data: *const ::core::ffi::c_void,
         bytes: usize,
@@ -3887,7 +3811,6 @@ unsafe extern "C" {
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_store_config) of the caller, in bytes.
-    /// @thread(any)
     pub fn routecap_store_config_init(
         config: *mut routecap_store_config,
         struct_size: usize,
@@ -3902,7 +3825,6 @@ unsafe extern "C" {
     ///                    The arrays are copied.
     /// @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK.
-    /// @thread(any)
     pub fn routecap_store_create(
         config: *const routecap_store_config,
         shape: *const routecap_config,
@@ -3916,7 +3838,6 @@ unsafe extern "C" {
     /// adopted.
     ///
     /// @param[in] store  The store; may be NULL.
-    /// @thread(any)
     pub fn routecap_store_free(store: *mut routecap_store);
 }
 /// The blocks of a store now, and its counters since it was created.
@@ -4022,7 +3943,6 @@ unsafe extern "C" {
     ///
     /// @param[in] store    The store.
     /// @param[out] counts  The counters.
-    /// @thread(any)
     pub fn routecap_store_stats(
         store: *const routecap_store,
         counts: *mut routecap_store_counts,
@@ -4037,7 +3957,6 @@ unsafe extern "C" {
     ///
     /// @param[in] store       The store.
     /// @param[in] generation  The new generation.
-    /// @thread(any)
     pub fn routecap_store_advance(store: *mut routecap_store, generation: u64) -> routecap_status;
 }
 unsafe extern "C" {
@@ -4059,7 +3978,6 @@ unsafe extern "C" {
     ///         is recomputed here and captured in the store); ROUTECAP_ERR_OUT_OF_RANGE;
     ///         ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (a generation that the store has not advanced
     ///         to).
-    /// @thread(any)
     pub fn routecap_request_publish(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -4132,7 +4050,6 @@ unsafe extern "C" {
     ///         ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer is recomputed in the store and captured
     ///         here); ROUTECAP_ERR_OUT_OF_RANGE (beyond ROUTECAP_MAX_POSITION); ROUTECAP_ERR_STATE (a
     ///         generation that the store has not advanced to).
-    /// @thread(any)
     pub fn routecap_request_adopt(
         capturer: *mut routecap_capturer,
         request: routecap_request,
@@ -4195,7 +4112,6 @@ unsafe extern "C" {
     /// @param[in] count       How many items; 0 returns at once.
     /// @param[in] generation  As in routecap_request_publish.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
-    /// @thread(any)
     pub fn routecap_request_publish_batch(
         capturer: *mut routecap_capturer,
         store: *mut routecap_store,
@@ -4272,7 +4188,6 @@ unsafe extern "C" {
     /// @param[in] count       How many items; 0 returns at once.
     /// @param[in] generation  As in routecap_request_adopt.
     /// @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
-    /// @thread(any)
     pub fn routecap_request_adopt_batch(
         capturer: *mut routecap_capturer,
         store: *mut routecap_store,
@@ -4303,7 +4218,6 @@ unsafe extern "C" {
     /// @param[out] keys        [count / block_rows, key_bytes] the keys.
     /// @param[in] keys_bytes   Size of keys, in bytes.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL.
-    /// @thread(any)
     pub fn routecap_key_chain(
         seed: *const ::core::ffi::c_void,
         seed_bytes: usize,
@@ -4330,7 +4244,6 @@ unsafe extern "C" {
     ///                        NULL.
     /// @param[out] leading    How many keys before the first that is not found; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
-    /// @thread(any)
     pub fn routecap_store_contains(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4353,7 +4266,6 @@ unsafe extern "C" {
     /// @param[in] count     How many keys.
     /// @param[out] reasons  [count] 0 for a block that is retained now, otherwise ROUTECAP_MISSING_*;
     ///                      may be NULL.
-    /// @thread(any)
     pub fn routecap_store_retain(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4367,7 +4279,6 @@ unsafe extern "C" {
     /// @param[in] store  The store.
     /// @param[in] keys   [count, key_bytes] the keys.
     /// @param[in] count  How many keys.
-    /// @thread(any)
     pub fn routecap_store_release(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4382,7 +4293,6 @@ unsafe extern "C" {
     /// @param[in] keys      [count, key_bytes] the keys; keys without a block are ignored.
     /// @param[in] count     How many keys.
     /// @param[out] evicted  How many keys had a block; may be NULL.
-    /// @thread(any)
     pub fn routecap_store_evict(
         store: *mut routecap_store,
         keys: *const ::core::ffi::c_void,
@@ -4584,7 +4494,6 @@ unsafe extern "C" {
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
-    /// @thread(any)
     pub fn routecap_plan_config_init(
         config: *mut routecap_plan_config,
         struct_size: usize,
@@ -4602,7 +4511,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also if rows cannot be divided evenly: the text names
     ///         the number and the divisor); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value do not fit
     ///         dtype).
-    /// @thread(any)
     pub fn routecap_plan_create(
         config: *const routecap_plan_config,
         plan: *mut *mut routecap_plan,
@@ -4613,7 +4521,6 @@ unsafe extern "C" {
     ///
     /// @param[in,out] plan  The plan; may be NULL. Work that routecap_plan_unpack has enqueued still
     ///                      runs to its end.
-    /// @thread(any)
     pub fn routecap_plan_free(plan: *mut routecap_plan);
 }
 /// The sizes of a plan and of its results.
@@ -4694,7 +4601,6 @@ unsafe extern "C" {
     /// @param[in] plan    The plan.
     /// @param[out] shape  Its sizes.
     /// @return ROUTECAP_OK.
-    /// @thread(any)
     pub fn routecap_plan_describe(
         plan: *const routecap_plan,
         shape: *mut routecap_plan_shape,
@@ -4735,7 +4641,6 @@ unsafe extern "C" {
     /// @param[in] capacity    How many there is room for.
     /// @param[out] count      How many there are.
     /// @return ROUTECAP_OK.
-    /// @thread(any)
     pub fn routecap_plan_ranges(
         plan: *const routecap_plan,
         ranges: *mut routecap_plan_range,
@@ -4850,7 +4755,6 @@ unsafe extern "C" {
     ///         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer); ROUTECAP_ERR_SHAPE_MISMATCH (k or
     ///         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing was made before fork()).
-    /// @thread(any)
     pub fn routecap_plan_gather(
         plan: *const routecap_plan,
         sources: *const routecap_plan_source,
@@ -4876,7 +4780,6 @@ unsafe extern "C" {
     /// @param[out] dst           [rows] elements.
     /// @param[in] dst_bytes      Size of dst, in bytes: rows * element_bytes or more.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
-    /// @thread(any)
     pub fn routecap_plan_gather_values(
         plan: *const routecap_plan,
         values: *const *const ::core::ffi::c_void,
@@ -4909,7 +4812,6 @@ unsafe extern "C" {
     /// @param[in] count          How many: `samples`.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (a needed cell of this rank is missing);
     ///         ROUTECAP_ERR_ARGUMENT (a size differs from the plan's).
-    /// @thread(any)
     pub fn routecap_plan_scatter(
         plan: *const routecap_plan,
         ids: *const ::core::ffi::c_void,
@@ -4938,7 +4840,6 @@ unsafe extern "C" {
     /// @param[out] report       What became of the cells; may be NULL. It is also filled on
     ///                          ROUTECAP_ERR_INCOMPLETE.
     /// @return As routecap_plan_gather.
-    /// @thread(any)
     pub fn routecap_plan_pack(
         plan: *const routecap_plan,
         sources: *const routecap_plan_source,
@@ -5032,7 +4933,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_STATE (packed does not hold ids packed by this plan);
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_NO_BACKEND; ROUTECAP_ERR_DRIVER_TOO_OLD;
     ///         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
-    /// @thread(any)
     pub fn routecap_plan_unpack(
         plan: *const routecap_plan,
         packed: *const ::core::ffi::c_void,
@@ -5106,7 +5006,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (the capturer was created without
     ///         ROUTECAP_CONFIG_LOAD); ROUTECAP_ERR_BUFFER_TOO_SMALL (any other count; load is filled,
     ///         counts are not).
-    /// @thread(any)
     pub fn routecap_capturer_load(
         capturer: *const routecap_capturer,
         load: *mut routecap_load,
@@ -5155,7 +5054,6 @@ unsafe extern "C" {
     /// @param[in] level    ROUTECAP_LOG_*: the lines that the hook gets; 0 without a hook.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (level is none of these, or not 0 without a hook);
     ///         ROUTECAP_ERR_STATE (called by a hook).
-    /// @thread(any)
     pub fn routecap_set_log(
         log: routecap_log,
         context: *mut ::core::ffi::c_void,
@@ -5361,7 +5259,6 @@ unsafe extern "C" {
     ///         not below ranks, an array that is NULL); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
     ///         multiple of ranks; or rows beyond ranks * tokens_per_rank, as with the tokens_per_rank of
     ///         a different step).
-    /// @thread(forward)
     pub fn routecap_received_read(
         capturer: *mut routecap_capturer,
         received: *const routecap_received,
@@ -5380,7 +5277,6 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_ARGUMENT (a number beyond its limit, rank
     ///         not below ranks, an array that is NULL); ROUTECAP_ERR_SHAPE_MISMATCH (experts not a
     ///         multiple of ranks; or tokens beyond tokens_per_rank).
-    /// @thread(forward)
     pub fn routecap_received_compare(
         capturer: *mut routecap_capturer,
         received: *const routecap_received,
@@ -6388,6 +6284,5 @@ unsafe extern "C" {
     /// @param[in] minor  ROUTECAP_VERSION_MINOR that the caller was compiled with, or an older one.
     /// @return Static storage, with every entry of that version. NULL if this library has a different
     ///         major version or an older minor version; routecap_last_error names both versions.
-    /// @thread(any)
     pub fn routecap_get_api(major: u32, minor: u32) -> *const routecap_api;
 }
