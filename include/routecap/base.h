@@ -210,7 +210,7 @@ ROUTECAP_API uint32_t routecap_version(void);
  * Statuses
  * ============================================================================================== */
 
-typedef int32_t routecap_status; /* @one_of(ROUTECAP_ERR_*), or a `@success` */
+typedef int32_t routecap_status; /* @one_of(ROUTECAP_ERR_*): an error; or a `@success` */
 
 #define ROUTECAP_OK 0 /* @success */
 

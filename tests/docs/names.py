@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Files, functions, constants, variables and options that the pages name in backticks are in the
-tree, and so are the files and headings to which they link. Prints those that are not, and exits
-with 1. usage: names.py, in the project's root"""
+tree, and so are the files and headings to which they link, and the suites that the map of the tests
+names. A row of a table has as many cells as its heading. Prints what is not so, and exits with 1.
+usage: names.py, in the project's root"""
 
 import os
 import re
@@ -18,6 +19,7 @@ OTHERS = set(
 )
 PAGES = [
     *("README.md CONTRIBUTING.md SECURITY.md tests/README.md examples/README.md".split()),
+    "dev/generate/README.md",
     *map(str, sorted(Path("docs").glob("*.md"))),
     *map(str, sorted(Path("docs/guides").glob("*.md"))),
     *map(str, sorted(Path("bindings").glob("*/README.md"))),
@@ -80,8 +82,30 @@ def leads(page: str, link: str) -> bool:
     return not anchor or to.suffix != ".md" or anchor in headings(to)
 
 
+def crooked(page: str) -> list[str]:
+    """Rows of tables that do not have the cells of their heading: a | in code ends a cell too."""
+    found, cells = [], 0
+    text = re.sub(r"```.*?```", lambda code: "\n" * code[0].count("\n"), Path(page).read_text(), flags=re.S)
+    for number, line in enumerate(text.split("\n"), 1):
+        count = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        cells = cells if cells and count else count
+        if count != cells:
+            found.append(f"{page}:{number}: {count - 1} cells in a table of {cells - 1}")
+    return found
+
+
+def suites() -> list[str]:
+    """Those that the map of the tests names, and tests/run.sh has not."""
+    listed = subprocess.check_output(["bash", "tests/run.sh", "--list"], text=True)
+    known = {line.split()[0] for line in listed.splitlines() if line.strip()}
+    named = set()
+    for phrase in re.findall(r"\bsuites? (`[^|;.:]*)", Path("tests/README.md").read_text()):
+        named.update(re.findall(r"`([a-z][a-z-]+)`", phrase))
+    return [f"tests/README.md: there is no suite {each}" for each in sorted(named - known)]
+
+
 def main() -> int:
-    missing = []
+    missing = [line for page in PAGES for line in crooked(page)] + suites()
     for page in PAGES:
         for link in sorted(set(re.findall(r"\]\(([^)\s]+)\)", Path(page).read_text()))):
             if not leads(page, link):
