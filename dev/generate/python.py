@@ -244,6 +244,23 @@ def counts(headers: Headers) -> str:
     return text
 
 
+# ---- Switches of a configuration
+
+
+def switches(headers: Headers) -> str:
+    text = (
+        '"""The settings of a Capturer that are switches."""\n\n'
+        f"# {OPENING}\n\n"
+        "from typing import TypedDict\n\n\n"
+        "class Switches(TypedDict, total=False):\n"
+        '    """Settings that are switches, all off by default."""\n\n'
+    )
+    for each in headers.group("CONFIG_"):
+        name = each.name.removeprefix("ROUTECAP_CONFIG_").lower()
+        text += f"    {name}: bool\n{docstring(each.comment)}"
+    return text
+
+
 def docstring(comment: str) -> str:
     """A comment as a sentence, below a field."""
     if not comment:
@@ -258,11 +275,6 @@ def docstring(comment: str) -> str:
 
 
 def forgotten(headers: Headers) -> Iterator[str]:
-    settings = read("_config.py")
-    for each in headers.group("CONFIG_"):
-        name = each.name.removeprefix("ROUTECAP_CONFIG_").lower()
-        if f"\n    {name}: bool\n" not in settings:
-            yield f"{each.name} is not among the Settings in {FOLDER}/_config.py"
     interface = (ROOT / "bindings/python/routecap.i").read_text()
     for each in headers.functions:
         if each.marks["thread"] == "forward" and f"%by_one_thread({each.name}," not in interface:
@@ -282,4 +294,5 @@ def files(headers: Headers) -> dict[str, str]:
         f"{FOLDER}/_constants.py": constants(headers),
         f"{FOLDER}/_layouts.py": layouts(headers),
         f"{FOLDER}/_counts.py": counts(headers),
+        f"{FOLDER}/_switches.py": switches(headers),
     }

@@ -81,7 +81,9 @@ extern "C" {
                                               step, as on a device, instead of filing the oldest one
                                               first */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: mistakes in the order
-                                              of calls are errors */
+                                              of calls are errors (ROUTECAP_ERR_NOT_BEGUN to
+                                              ROUTECAP_ERR_TWO_THREADS). ROUTECAP_CHECKED=1 in the
+                                              environment does the same */
 #define ROUTECAP_CONFIG_LOAD 32u           /* count how often each expert was chosen; see
                                               load.h */
 typedef uint32_t routecap_config_flags; /* @any_of(ROUTECAP_CONFIG_*) */

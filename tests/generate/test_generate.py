@@ -257,6 +257,7 @@ SOURCES = {
         *("    ADDED = 64\n", "    F8_ADDED = 19\n", '"f8_added"'),
     ],
     "bindings/python/src/routecap/_counts.py": ["    rows_added: int\n"],
+    "bindings/python/src/routecap/_switches.py": ["    added: bool\n"],
     "bindings/python/src/routecap/_layouts.py": ["rows_added:Q"],
     "bindings/rust/routecap/src/declared.rs": [
         *("Added = ROUTECAP_ERR_ADDED;", "Added = ROUTECAP_MISSING_ADDED;", "pub rows_added: u64,"),
@@ -282,7 +283,6 @@ FORGOTTEN = [
     "routecap_step_added is not in Python's package",
     "routecap_step_added is not in Rust's crate",
     "routecap_step_added is not in Go's package",
-    "ROUTECAP_CONFIG_ADDED is not among the Settings in bindings/python/src/routecap/_config.py",
     "routecap_step_added is not among %by_one_thread in bindings/python/routecap.i",
     "ROUTECAP_MISSING_ADDED is not in docs/faq.md",
     "something is stale or forgotten",

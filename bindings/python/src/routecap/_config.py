@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any, NamedTuple, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,12 @@ from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
+from ._switches import Switches
 from ._tensors import describe, dtype_of, integers, provenances
 from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
 
 
-class Settings(TypedDict, total=False):
+class Settings(Switches, total=False):
     """Settings of a Capturer. layers, k, experts (or layer_experts) and rows are required, unless
     the role is "disabled".
     """
@@ -60,24 +61,6 @@ class Settings(TypedDict, total=False):
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
     logits.
     """
-    compare: bool
-    """Compare rows that are issued again with what is kept (Stats.rows_mismatched)."""
-    external_sink: bool
-    """Allocate no sink: every layer that is used gets its own by `bind`."""
-    manual_progress: bool
-    """Start no thread: steps land inside `progress` and what waits."""
-    may_lose: bool
-    """On the host backend: a step that finds no slot free is lost, as on a device.
-
-    Otherwise a begin there files the oldest step itself, and none is lost.
-    """
-    checked: bool
-    """For development and tests: a call that comes out of order is an error (ERR_NOT_BEGUN to
-    ERR_TWO_THREADS), not rows that are missing later. ROUTECAP_CHECKED=1 in the environment does
-    the same.
-    """
-    load: bool
-    """Count how often each expert was chosen: see the method `load`."""
     stream: Any
     """What stream=None means: a stream, or a function that gives one.
 

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 5b9e024d8a758b0af2955e68b85ee3542e9c308677afbfdecb89927ca36f56c9
+// Of headers with the SHA-256 88b90b7e230453cf515be05f723410b3cd85a743d5168fdecab8bffb4580ce12
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;

@@ -328,7 +328,8 @@ impl Config {
     }
 
     /// Checked mode, for development: mistakes in the order of calls are errors
-    /// (`ROUTECAP_CONFIG_CHECKED`).
+    /// (`ROUTECAP_ERR_NOT_BEGUN` to `ROUTECAP_ERR_TWO_THREADS`). `ROUTECAP_CHECKED`=1 in the
+    /// environment does the same (`ROUTECAP_CONFIG_CHECKED`).
     pub fn checked(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_CHECKED, on)
     }
