@@ -181,8 +181,9 @@ def forgotten(headers: Headers) -> Iterator[str]:
             yield f"routecap_stats.{each.name} is not set in src/capture/capturer.cc"
     formats = (ROOT / "src/wire/format.cc").read_text()
     for each in headers.constants:
-        if "name" in each.marks and f"{{{each.name}," not in formats:
-            yield f"{each.name} is not in src/wire/format.cc"
+        if name := each.marks.get("name"):
+            if not re.search(rf'{{{each.name},[^"]*"{re.escape(name)}",', formats):
+                yield f'{each.name}, "{name}", is not in src/wire/format.cc'
 
 
 def files(headers: Headers) -> dict[str, str]:

@@ -41,7 +41,7 @@ int rank(uint8_t reason) {
                             std::find(std::begin(kBestFirst), std::end(kBestFirst), reason));
 }
 bool of_whole_rows(uint8_t reason) {
-    return reason != 0 && rank(reason) < rank(ROUTECAP_MISSING_UNWRITTEN);
+    return std::find(std::begin(kOfRows), std::end(kOfRows), reason) != std::end(kOfRows);
 }
 
 bool Row::same_set(const Row &other, size_t layer) const {

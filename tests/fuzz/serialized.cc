@@ -209,8 +209,9 @@ Data written(Bytes &in) {
     for (uint64_t p = routing.first; p < routing.end(); p++) {
         const uint64_t kind = in.number(1);
         if (kind % 4 == 3) {
-            if (kind / 4 % 16 < std::size(kOfRows) - 1)  // the last is ABSENT
-                routing.content.emplace(p, model::empty_row(*shape, kOfRows[kind / 4 % 16]));
+            const size_t which = kind / 4 % 16;
+            if (which < std::size(kOfRows) && kOfRows[which] != ROUTECAP_MISSING_ABSENT)
+                routing.content.emplace(p, model::empty_row(*shape, kOfRows[which]));
             continue;
         }
         auto row = std::make_shared<model::Row>();
