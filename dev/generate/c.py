@@ -181,9 +181,11 @@ def forgotten(headers: Headers) -> Iterator[str]:
             yield f"routecap_stats.{each.name} is not set in src/capture/capturer.cc"
     formats = (ROOT / "src/wire/format.cc").read_text()
     for each in headers.constants:
-        if name := each.marks.get("name"):
-            if not re.search(rf'{{{each.name},[^"]*"{re.escape(name)}",', formats):
-                yield f'{each.name}, "{name}", is not in src/wire/format.cc'
+        if "names" in each.marks:
+            line = re.search(rf'{{{each.name},[^"]*"(.*?)",\s+"(.*?)",\s+"(.*?)",', formats)
+            names = [name for part in line.groups() for name in part.split()] if line else []
+            if names != each.marks["names"].split(", "):
+                yield f"{each.name} is not in src/wire/format.cc with the names of its mark"
 
 
 def files(headers: Headers) -> dict[str, str]:

@@ -34,7 +34,7 @@ MARKS = {
     "of_cell": None,
     "of_row": None,
     "bytes": r"[1-9]\d*",
-    "name": r"[\w.]+",
+    "names": r"[\w.]+(, [\w.-]+)*",
     "number": None,
     "one_of": r"ROUTECAP_\w+_\*",
     "any_of": r"ROUTECAP_\w+_\*",
@@ -259,7 +259,7 @@ class Headers:
         where = f"{path.name}:{number}: {name}"
         marks: dict[str, str] = {}
         for match in MARK.finditer(comment):
-            mark, inside = match[1], match[2]
+            mark, inside = match[1], match[2] and " ".join(match[2].split())
             if mark not in MARKS:
                 stop(where, f"there is no mark @{mark}")
             if mark in marks:
@@ -335,8 +335,8 @@ class Headers:
             constant.only(["bytes"])
             constant.marked("bytes")
         elif kind.name == "routecap_wire_format" and constant.value > 0:  # 0 is no format
-            constant.only(["name"])
-            constant.marked("name")
+            constant.only(["names"])
+            constant.marked("names")
         else:
             constant.only([])
 

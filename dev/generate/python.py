@@ -138,8 +138,16 @@ def constants(headers: Headers) -> str:
         base = "Flags" if full in flags else "Open" if prefix in LATER else "Constant"
         text += cls(name, base, says, found, full)
         if names:
-            text += literal(names, [each.name.removeprefix(full).lower() for each in found])
+            own = [each.name.removeprefix(full).lower() for each in found]
+            text += literal(names, own)
+            if prefix == "WIRE_":
+                text += literal("WireAlias", [each for each in aliases(found) if each not in own])
     return text
+
+
+def aliases(formats: list[Constant]) -> list[str]:
+    """What names a format of the wire in the library: its name, who writes it, the ending of files."""
+    return [name for each in formats if each.value > 0 for name in each.marks["names"].split(", ")]
 
 
 EVERY_ROW = '''\

@@ -69,8 +69,8 @@ def documented(constant: Constant, indent: str) -> str:
         says = says or constant.block  # what a group of errors has in common
     if not says:
         return doc(f"`{constant.name}`.", indent)
-    if "name" in constant.marks:
-        says = f'"{constant.marks["name"]}": {says}'
+    if "names" in constant.marks:
+        says = f'"{constant.marks["names"].split(", ")[0]}": {says}'
     return doc(f"{sentence(says)} (`{constant.name}`).", indent)
 
 
@@ -188,11 +188,16 @@ def test_fields(headers: Headers) -> str:
     """What the replayer of vectors goes through."""
     struct = headers.struct("stats")
     flags = [each.name.removeprefix("ROUTECAP_CONFIG_") for each in headers.group("CONFIG_")]
+    methods = [
+        camel(each.name.removeprefix("ROUTECAP_METHOD_")) for each in headers.group("METHOD_")
+    ]
     text = (
-        "//! The switches of a configuration and the fields of the counts.\n"
+        "//! The methods of routing, the switches of a configuration and the fields of the counts.\n"
         f"// {OPENING}\n\n"
-        "use routecap::{Config, sys};\n\n"
-        "pub type Switch = fn(Config, bool) -> Config;\n\n"
+        "use routecap::{Config, Method, sys};\n\n"
+        f"pub const METHODS: [Method; {len(methods)}] = [\n"
+        + "".join(f"    Method::{each},\n" for each in methods)
+        + "];\n\npub type Switch = fn(Config, bool) -> Config;\n\n"
         f"pub const SWITCHES: [(u32, Switch); {len(flags)}] = [\n"
         + "".join(f"    (sys::ROUTECAP_CONFIG_{each}, Config::{each.lower()}),\n" for each in flags)
         + "];\n\nmacro_rules! stats_object {\n    ($stats:expr) => {\n        object!($stats;\n"

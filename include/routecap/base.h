@@ -20,7 +20,7 @@
  *     `@thread(sequence)` or `@thread(decoder)`. `@waits`: it waits for work in flight.
  *   - A status that is no error is a `@success`; with `@text` it leaves a line of text.
  *   - A reason has a `@rank(N)`, and is `@of_cell` or `@of_row`: see reading.h.
- *   - A dtype has `@bytes(N)` for each element, a format of the wire its `@name(NAME)`.
+ *   - A dtype has `@bytes(N)` for each element, a format of the wire its `@names(NAME, ALIASES)`.
  *   - An integer type is `@one_of(NAMES)` of constants, or `@any_of(NAMES)` combined with |, or a
  *     `@handle`. A constant of no type is a `@number`.
  *   - A field of routecap_stats is `@counted`; `@after(FIELD)` if it is counted after that other

@@ -76,20 +76,24 @@ extern "C" {
  */
 #define ROUTECAP_WIRE_ANY 0        /* decoding only: the format that the first bytes show. A message
                                       that begins with 512 blanks is refused */
-#define ROUTECAP_WIRE_SERIALIZED 1 /* @name(routecap): the serialised form, which carries every
-                                      fact */
-#define ROUTECAP_WIRE_NPY 2        /* @name(npy): a .npy file, version 1, 2 or 3, with integers of 8
-                                      to 64 bits */
-#define ROUTECAP_WIRE_NPY_BASE64 3 /* @name(npy.base64): a .npy file in base64 */
-#define ROUTECAP_WIRE_RAW 4        /* @name(raw): the array alone */
-#define ROUTECAP_WIRE_RAW_BASE64 5 /* @name(raw.base64): the array alone, in base64 */
-#define ROUTECAP_WIRE_OBJECT 6     /* @name(object): a JSON object with these members in any order:
-                                      "data": base64; "shape": [rows, columns, k]; "start": the
-                                      first position; "dtype": a name such as "uint8" */
-#define ROUTECAP_WIRE_NRLRE1 7     /* @name(nrlre1): the text nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64,
-                                      where DTYPE is int8, int16 or int32 */
-#define ROUTECAP_WIRE_LISTS 8      /* @name(lists): nested JSON lists of integers; read also within
-                                      ["ndarray", {"data": lists, "dtype": name}] */
+#define ROUTECAP_WIRE_SERIALIZED 1 /* @names(routecap, .routecap): the serialised form, which
+                                      carries every fact */
+#define ROUTECAP_WIRE_NPY 2        /* @names(npy, .npy): a .npy file, version 1, 2 or 3, with
+                                      integers of 8 to 64 bits */
+#define ROUTECAP_WIRE_NPY_BASE64 3 /* @names(npy.base64, vllm, .npy.b64): a .npy file in base64 */
+#define ROUTECAP_WIRE_RAW 4        /* @names(raw): the array alone */
+#define ROUTECAP_WIRE_RAW_BASE64 5 /* @names(raw.base64, sglang, .b64): the array alone, in
+                                      base64 */
+#define ROUTECAP_WIRE_OBJECT 6     /* @names(object, dynamo, prime-rl, verifiers, .routes.json): a
+                                      JSON object with these members in any order: "data": base64;
+                                      "shape": [rows, columns, k]; "start": the first position;
+                                      "dtype": a name such as "uint8" */
+#define ROUTECAP_WIRE_NRLRE1 7     /* @names(nrlre1, nemo-rl, .nrlre1): the text
+                                      nrlre1:DTYPE:ROWSxCOLUMNSxK:BASE64, where DTYPE is int8, int16
+                                      or int32 */
+#define ROUTECAP_WIRE_LISTS 8      /* @names(lists, megatron, .lists.json): nested JSON lists of
+                                      integers; read also within ["ndarray", {"data": lists,
+                                      "dtype": name}] */
 typedef int32_t routecap_wire_format; /* @one_of(ROUTECAP_WIRE_*) */
 
 /* Dtypes of ids that occur only in messages, besides ROUTECAP_DTYPE_U8 to ROUTECAP_DTYPE_I64. */

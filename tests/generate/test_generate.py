@@ -167,7 +167,7 @@ class Marks(Tree):
             ("base.h", "typedef uint64_t routecap_step; /* @handle", "routecap_step"),
             ("base.h", "routecap_role; /* @one_of(ROUTECAP_ROLE_*)", "routecap_role"),
             ("reading.h", "ROUTECAP_MISSING_DUPLICATE 4     /* @rank(10) ", "ROUTECAP_MISSING_DUP"),
-            ("wire.h", "ROUTECAP_WIRE_NPY 2        /* @name(npy): ", "ROUTECAP_WIRE_NPY"),
+            ("wire.h", "ROUTECAP_WIRE_NPY 2        /* @names(npy, .npy): ", "ROUTECAP_WIRE_NPY"),
             ("capture.h", "uint64_t requests_open;   /* @computed", "routecap_stats.requests_open"),
         ]:
             with self.subTest(member):

@@ -221,7 +221,8 @@ func (g *generator) constants(out *bytes.Buffer) {
 		if kind == "DType" {
 			fmt.Fprintf(&g.sizes, "case %s:\nreturn %s\n", goName, marks["bytes"])
 		}
-		if format, ok := marks["name"]; ok {
+		if names, ok := marks["names"]; ok {
+			format, _, _ := strings.Cut(names, ",")
 			comment = strconv.Quote(format) + ": " + comment
 		}
 		all = append(all, constant{name, goName, kind, value, comment, at[0], end})

@@ -126,6 +126,27 @@ WireName: TypeAlias = Literal[
 ]
 
 
+WireAlias: TypeAlias = Literal[
+    "routecap",
+    ".routecap",
+    ".npy",
+    "npy.base64",
+    "vllm",
+    ".npy.b64",
+    "raw.base64",
+    "sglang",
+    ".b64",
+    "dynamo",
+    "prime-rl",
+    "verifiers",
+    ".routes.json",
+    "nemo-rl",
+    ".nrlre1",
+    "megatron",
+    ".lists.json",
+]
+
+
 class WireFact(Flags):
     """What a routing says, and a format of the wire may not."""
 

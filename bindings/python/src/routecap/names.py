@@ -30,6 +30,7 @@ from ._constants import (
     SnapshotName,
     SpanFlagName,
     Wire,
+    WireAlias,
     WireColumnsName,
     WireFactName,
     WireName,
@@ -63,30 +64,10 @@ __all__ = [
     "WireName",
 ]
 
-WireAlias: TypeAlias = Literal[
-    "routecap",
-    "npy.base64",
-    "vllm",
-    "raw.base64",
-    "sglang",
-    "dynamo",
-    "prime-rl",
-    "verifiers",
-    "nemo-rl",
-    "megatron",
-    ".routecap",
-    ".npy",
-    ".npy.b64",
-    ".b64",
-    ".routes.json",
-    ".nrlre1",
-    ".lists.json",
-]
-"""What else names a format of the wire: its name in the library, who writes it, the ending of
-files.
-"""
 WireLike: TypeAlias = Wire | WireName | WireAlias
-"""What names a format of the wire. `routecap.wire_format` takes any str, and gives the Wire."""
+"""What names a format of the wire. A WireAlias is its name in the library, who writes it, or the
+ending of its files. `routecap.wire_format` takes any str, and gives the Wire.
+"""
 
 IntegerName: TypeAlias = Literal["uint8", "int16", "uint16", "int32", "uint32", "int64"]
 """NumPy's names of the types that ids can have."""

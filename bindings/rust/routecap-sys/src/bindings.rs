@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 88b90b7e230453cf515be05f723410b3cd85a743d5168fdecab8bffb4580ce12
+// Of headers with the SHA-256 39c6c9e03e12ab94dd604485819d011ced24803ddc0d80e9aace6cfe9d66067f
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;

@@ -1,7 +1,21 @@
-//! The switches of a configuration and the fields of the counts.
+//! The methods of routing, the switches of a configuration and the fields of the counts.
 // Generated from the headers: run python3 dev/generate. Do not edit.
 
-use routecap::{Config, sys};
+use routecap::{Config, Method, sys};
+
+pub const METHODS: [Method; 11] = [
+    Method::Softmax,
+    Method::SoftmaxRenormalize,
+    Method::TopkSoftmax,
+    Method::Topk,
+    Method::TopkSigmoid,
+    Method::Sigmoid,
+    Method::SigmoidRenormalize,
+    Method::DeepSeekV2,
+    Method::DeepSeekV3,
+    Method::DeepSeekV4,
+    Method::Ernie,
+];
 
 pub type Switch = fn(Config, bool) -> Config;
 

@@ -9,14 +9,14 @@ use routecap::{
     AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, ArrivedRows,
     Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind,
     Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions,
-    ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Method, Missing, Order,
-    Phase, Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows, Score,
-    Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig,
-    Stream, Strictness, Trust, View, key_chain, status_name, sys,
+    ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Missing, Order, Phase,
+    Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows, Score, Sequence,
+    SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream,
+    Strictness, Trust, View, key_chain, status_name, sys,
 };
 use serde_json::{Value, json};
 
-use crate::fields::{SWITCHES, stats_object};
+use crate::fields::{METHODS, SWITCHES, stats_object};
 use crate::raw;
 use crate::value::{Elements, Said, UNTOUCHED, expect_fields, expect_value, number, object};
 
@@ -718,23 +718,10 @@ impl Replay {
 
     fn route(&mut self, call: &Call<'_>, layer: u32) -> Made {
         let said = call.input.object("router").ok_or(Inexpressible)?;
-        let methods = [
-            Method::Softmax,
-            Method::SoftmaxRenormalize,
-            Method::TopkSoftmax,
-            Method::Topk,
-            Method::TopkSigmoid,
-            Method::Sigmoid,
-            Method::SigmoidRenormalize,
-            Method::DeepSeekV2,
-            Method::DeepSeekV3,
-            Method::DeepSeekV4,
-            Method::Ernie,
-        ];
         let score = choice!(said.number("score"), Score: Logit, Softmax, Sigmoid, SqrtSoftplus)?;
         let mut router = if said.has("method") {
             let made =
-                Router::new(choice(said.number("method"), &methods, |method| method as i128)?)
+                Router::new(choice(said.number("method"), &METHODS, |method| method as i128)?)
                     .expect("a method in use");
             if said.has("score") { made.score(score) } else { made }
         } else {
