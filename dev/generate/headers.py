@@ -251,6 +251,8 @@ class Headers:
                 above = ""
             elif not re.match(r"(#|typedef |struct |extern |\}|$)", line):
                 stop(f"{text.path.name}:{number}", f"no declaration that is understood: {line}")
+            else:
+                self._unmarked(text.path, number, line)
 
     def _said(
         self, path: Path, number: int, name: str, comment: str
@@ -299,6 +301,7 @@ class Headers:
             declaration, _, comment = line.partition(";")
             comment = text.commented(comment)
             if struct.name == "routecap_api":
+                self._unmarked(text.path, number, comment)
                 continue
             type, name = split_type(declaration)
             integer = self.kinds[type].integer if type in self.kinds else type

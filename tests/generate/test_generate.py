@@ -197,6 +197,8 @@ class Marks(Tree):
         self.says(
             "capture.h", "/* Other counts. */", "/* Other counts. @computed */", "belongs to no"
         )
+        opaque = "typedef struct routecap_plan routecap_plan;"
+        self.says("plan.h", opaque, opaque + " /* @handle */", "belongs to no")
 
 
 # What is added to the headers: the file, what it is put behind, and the text.
