@@ -14,7 +14,7 @@ from routecap.models import Description
 
 from ._case import Case
 
-_CELLS = 1 << 20  # looked at in one go: bounds the memory that a long routing takes
+CELLS = 1 << 20  # looked at in one go: bounds the memory that a long routing takes
 
 ALIKE = 0.8
 """Share of the ids that two captures of one text have in common, at least. Other kernels, batches
@@ -140,7 +140,7 @@ class Subject:
         """
         rows = self.ids[:, ~self.dense].reshape(len(self.ids), -1)
         weights = np.random.default_rng(1).integers(1, 1 << 63, rows.shape[1], np.uint64)
-        step = max(_CELLS // max(rows.shape[1], 1), 1)
+        step = max(CELLS // max(rows.shape[1], 1), 1)
         digests = [
             rows[first : first + step].astype(np.uint64) @ weights
             for first in range(0, len(rows), step)

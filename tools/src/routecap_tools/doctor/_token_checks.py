@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from routecap import DIGEST_TOKENS
 
 from ._alone import CHANCE
-from ._comparison import SHIFTS, overlap
-from ._subject import Found, NotCheckedError, Subject, away, runs
+from ._subject import CELLS, Found, NotCheckedError, Subject, away, runs
 
 _PAIRS = 100
 """Pairs of rows of one token, from which a shift is told."""
@@ -25,6 +24,8 @@ _ELSEWHERE = 0.1
 wrong: in a text with a period, a neighbour says about as much of the choice as the token."""
 _STALE = 8
 """Rows that are another text's, one behind the other."""
+_NUMBERS = 16
+"""Counters for each number, at most, where equal numbers are counted without sorting."""
 _COMPARED = 8
 """Texts with which one is compared where they begin alike: those that do for longest."""
 
@@ -76,8 +77,7 @@ def shift(subject: Subject) -> Iterator[Found]:
             "F32",
         )
         return
-    found = {shift: _alike(subject, tokens, shift) for shift in SHIFTS}
-    alike = {shift: share for shift, share in found.items() if share is not None}
+    alike = _alike(subject, tokens)
     if 0 not in alike:
         raise NotCheckedError("too few tokens come again")
     best = max(alike, key=lambda shift: (alike[shift], -abs(shift)))
@@ -125,26 +125,40 @@ def digests_of(tokens: NDArray[np.int64]) -> list[bytes]:
     return made
 
 
-def _alike(subject: Subject, tokens: NDArray[np.int64], shift: int) -> float | None:
-    """Return the share, 0 to 1, of ids that rows of equal tokens have in common, if row p belongs
-    to token p + shift. None: there are too few such rows.
+def _alike(subject: Subject, tokens: NDArray[np.int64]) -> dict[int, float]:
+    """Return for each shift the share, 0 to 1, of ids that rows of equal tokens have in common, if
+    row p belongs to token p + shift. Shifts with too few such rows are left out.
     """
-    positions = subject.case.first + np.arange(len(subject.ids)) + shift
-    known = (positions >= 0) & (positions < len(tokens))
-    _, group = np.unique(tokens[positions[known]], return_inverse=True)
-    common = possible = 0.0
-    k = subject.ids.shape[2]
-    for layer in np.flatnonzero(~subject.dense):
-        valid = subject.valid[known, layer]
-        ids, groups = subject.numbers[known, layer][valid].astype(np.int64), group[valid]
-        sizes = np.bincount(groups)
-        _, counts = np.unique(
-            groups[:, None] * (int(ids.max(initial=0)) + 1) + ids, return_counts=True
-        )
-        possible += k * float((sizes * (sizes - 1)).sum())
-        common += float((counts * (counts - 1)).sum())
-    enough = 2 * _PAIRS * k * max(int((~subject.dense).sum()), 1)
-    return common / possible if possible >= enough else None
+    _, group = np.unique(tokens, return_inverse=True)
+    routed, k = np.flatnonzero(~subject.dense), subject.ids.shape[2]
+    common, possible = dict.fromkeys(SHIFTS, 0.0), dict.fromkeys(SHIFTS, 0.0)
+    for layers in np.array_split(routed, max(len(routed) * len(subject.ids) * k // CELLS, 1)):
+        valid = subject.valid[:, layers]
+        row, layer = np.nonzero(valid)
+        ids = subject.numbers[:, layers][valid].astype(np.int64)
+        if not len(ids):
+            continue
+        ids -= ids.min()
+        positions, most = subject.case.first + row, int(ids.max()) + 1
+        for shift in SHIFTS:
+            known = slice(*np.searchsorted(positions + shift, (0, len(group))))
+            owners = group[positions[known] + shift] * len(layers) + layer[known]
+            possible[shift] += k * _pairs(owners)
+            common[shift] += _pairs(owners[:, None] * most + ids[known])
+    enough = 2 * _PAIRS * k * max(len(routed), 1)
+    return {
+        shift: common[shift] / possible[shift] for shift in SHIFTS if possible[shift] >= enough
+    }
+
+
+def _pairs(numbers: NDArray[np.int64]) -> float:
+    """Return how many ordered pairs of equal numbers there are. No number is negative."""
+    numbers = numbers.ravel()
+    if numbers.max(initial=0) < _NUMBERS * len(numbers):
+        counts = np.bincount(numbers)
+    else:
+        _, counts = np.unique(numbers, return_counts=True)
+    return float(counts @ (counts - 1))
 
 
 def prefix(subject: Subject) -> Iterator[Found]:
@@ -190,8 +204,8 @@ def _common(subject: Subject, other: Subject) -> int:
 def _same(one: NDArray[Any], other: NDArray[Any]) -> int:
     """Return how many elements two arrays have in common before the first that differs."""
     both = min(len(one), len(other))
-    differ = np.flatnonzero(one[:both] != other[:both])
-    return int(differ[0]) if len(differ) else both
+    differ = one[:both] != other[:both]
+    return int(differ.argmax()) if differ.any() else both
 
 
 def _begins_otherwise(subject: Subject, shared: int, other: Subject) -> Iterator[Found]:
