@@ -30,13 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit status: 0, 1 where `compare`, `doctor` or `conform` found
     something, 2 for an error, 3 where `doctor` could not check.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
         prog="routecap",
         description="Show, compare, convert and check the routing of mixture-of-experts models.",
     )
     parser.add_argument("--version", action="version", version=f"routecap {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    named = arguments[0] if arguments else ""
+    # Help and errors list all; otherwise the options of the others are time for nothing.
+    for name in [named] if named in _COMMANDS else _COMMANDS:
+        module = _COMMANDS[name]
         text = (module.__doc__ or "").strip()
         command = commands.add_parser(
             name,
