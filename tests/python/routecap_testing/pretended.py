@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -32,6 +33,27 @@ CONFIG = {
 }
 FIELDS = ("n", "stop", "stop_text", "stream", "abort", "adapter")
 Ids = NDArray[np.int16]
+
+
+@cache
+def logits(version: str, number: int) -> NDArray[np.float64]:
+    drawn = np.random.default_rng([zlib.crc32(version.encode()), number])
+    return drawn.normal(size=(LAYERS, EXPERTS))
+
+
+@cache  # most tests ask for the same prompts
+def chosen(version: str, token: int, before: int) -> Ids:
+    around = logits.__wrapped__(version, before)
+    ids = np.argsort(-(logits(version, token) + 0.4 * around), axis=1)[:, :K].astype(np.int16)
+    ids.flags.writeable = False
+    return ids
+
+
+def others(draw: np.random.Generator, cells: NDArray[Any]) -> NDArray[np.intp]:
+    """For each cell [..., k] the experts that it does not have, in any order, and then its own."""
+    order = draw.random((*cells.shape[:-1], EXPERTS))
+    np.put_along_axis(order, cells.astype(np.int64), 1, axis=-1)
+    return order.argsort(axis=-1)
 
 
 @dataclass
@@ -56,7 +78,6 @@ class Pretended:
     """Requests beyond are preempted."""
     weights: int = 0
     preempted: int = 0
-    known: dict[tuple[str, int], Ids] = field(default_factory=dict)
     seen: set[tuple[str, int]] = field(default_factory=set)
     """Beginnings of texts in the prefix cache."""
     blocks: dict[tuple[int, ...], Ids] = field(default_factory=dict)
@@ -93,13 +114,8 @@ class Pretended:
 
     def row(self, tokens: list[int], end: int, version: str) -> Ids:
         """Of the token before `end`: what it is, and a little what came before."""
-        key = version, zlib.crc32(np.array(tokens[:end], np.int32).tobytes())
-        if key not in self.known:
-            seed = zlib.crc32(version.encode())
-            own = np.random.default_rng([seed, tokens[end - 1]]).normal(size=(LAYERS, EXPERTS))
-            around = np.random.default_rng([seed, key[1]]).normal(size=(LAYERS, EXPERTS))
-            self.known[key] = np.argsort(-(own + 0.4 * around), axis=1)[:, :K].astype(np.int16)
-        return self.known[key]
+        before = zlib.crc32(np.array(tokens[:end], np.int32).tobytes())
+        return chosen(version, tokens[end - 1], before)
 
     def next(self, tokens: list[int], version: str, choice: int) -> int:
         drawn = zlib.crc32(f"{tokens} {version} {choice}".encode())
@@ -162,16 +178,14 @@ class Pretended:
         draw = np.random.default_rng([together, len(ids), int(ids[0, 0, 0])])
         where = draw.random(ids.shape[:2]) < self.noise * (together > 1)
         ids = ids.copy()
-        for row, layer in zip(*np.nonzero(where)):
-            others = [each for each in range(EXPERTS) if each not in ids[row, layer]]
-            ids[row, layer, -1] = draw.choice(others)
+        ids[where, -1] = others(draw, ids[where])[:, 0]
         return ids
 
     def planted(
         self, ids: Ids, request: Request, cached: int, together: int, at: int, choice: int
     ) -> Ids | None:
-        others = [rows for prompt, rows in self.owners if prompt != request.prompt[:8]]
-        last = others[-1] if others else ids
+        owners = [rows for prompt, rows in self.owners if prompt != request.prompt[:8]]
+        last = owners[-1] if owners else ids
         both = min(len(last), len(ids))
         match self.fault:
             case "later":
@@ -212,15 +226,14 @@ class Pretended:
             case "the first life's rows" if at >= self.room:  # the last are preempted
                 ids[8:both] = last[8:both]
             case "one expert of a layer is drawn at random":
-                ids[:, 2, -1] = self.drawn(ids[:, 2])
+                ids[:, 2, -1] = others(self.draw, ids[:, 2])[:, 0]
             case "one expert of every cell is drawn at random":
-                for layer in range(LAYERS):
-                    ids[:, layer, -1] = self.drawn(ids[:, layer])
+                ids[..., -1] = others(self.draw, ids)[..., 0]
             case "the last row is the one before":
                 ids[-1] = ids[-2]
             case "the last row is another request's":
                 ids = ids.copy()  # the owner's stays
-                ids[-1] = others[-1][-1] if others else ids[-1]
+                ids[-1] = last[-1]
             case "single rows of a length are the ones before":
                 for row in range(len(request.prompt) % 16 + 8, len(request.prompt), 16):
                     ids[row] = ids[row - 1]
@@ -250,11 +263,6 @@ class Pretended:
         if not choice:
             self.first = ids.copy()
         return ids
-
-    def drawn(self, cells: Ids) -> NDArray[np.int64]:
-        """For each cell [rows, k] an expert that it does not have."""
-        others = [[e for e in range(EXPERTS) if e not in cell] for cell in cells.tolist()]
-        return np.array([self.draw.choice(each) for each in others])
 
 
 # ---- Over HTTP
@@ -375,7 +383,7 @@ def served(engine: Pretended, format: str = "npy.base64", sglang: bool = False) 
         request_queue_size = 64  # clients that connect at once
 
     server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
