@@ -146,9 +146,7 @@ def _alike(subject: Subject, tokens: NDArray[np.int64]) -> dict[int, float]:
             possible[shift] += k * _pairs(owners)
             common[shift] += _pairs(owners[:, None] * most + ids[known])
     enough = 2 * _PAIRS * k * max(len(routed), 1)
-    return {
-        shift: common[shift] / possible[shift] for shift in SHIFTS if possible[shift] >= enough
-    }
+    return {shift: common[shift] / possible[shift] for shift in SHIFTS if possible[shift] >= enough}
 
 
 def _pairs(numbers: NDArray[np.int64]) -> float:
