@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from routecap import DIGEST_TOKENS
 
 from ._alone import CHANCE
+from ._comparison import SHIFTS, overlap
 from ._subject import CELLS, Found, NotCheckedError, Subject, away, runs
 
 _PAIRS = 100
