@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 import routecap
 from routecap_tools import conform
+from routecap_tools.doctor import routing_of_model
 from routecap_transformers import attach
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
@@ -131,6 +132,6 @@ def engine(dtype="float32", folder=None, trained="", activations="", adapter="")
     return made, {
         "model": routecap.models.describe(Path(folder) / "config.json"),
         "vocabulary": json.loads((Path(folder) / "config.json").read_text())["vocab_size"],
-        "live": routecap_tools.doctor.routing_of_model(folder),
+        "live": routing_of_model(folder),
         **({"adapter": "adapter", "use": changes.go_to} if adapter else {}),
     }
