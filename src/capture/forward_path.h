@@ -76,7 +76,18 @@ private:
     int32_t check_sink_rows(Issue &issue);
     static int32_t report_shared(const Issue &issue, uint32_t i);
     bool overlaps(const Issue &issue);
+    uint32_t add_draft(const Issue &issue, const routecap_span &span, bool missing,
+                       Request &request) REQUIRES(state_->registry.mutex);
+    int32_t miss_span(Issue &issue, const routecap_span &span, uint32_t first_draft,
+                      Request &request) REQUIRES(state_->registry.mutex);
     int32_t issue_span(Issue &issue, uint32_t i) REQUIRES(state_->registry.mutex);
+    int32_t check_options(const routecap_issue_options &options) const;
+    int32_t check_and_make_room(Issue &issue) REQUIRES(state_->registry.mutex);
+    int32_t take_snapshot(const Issue &issue, routecap_stream stream);
+    int32_t issue_spans(Issue &issue, int32_t *status, routecap_stream stream);
+    void append_step(const Issue &issue) REQUIRES(state_->registry.mutex);
+    void start_copy(const Issue &issue, routecap_stream stream);
+    int32_t outcome(const Issue &issue) const;
 
     const Config &config_;
     Backend *const backend_;             // null if disabled

@@ -58,6 +58,7 @@ struct ForwardPath::Issue {
     uint64_t ticket;
     int32_t slot;
     bool lost;                 // there is no slot
+    bool later;                // its rows arrive later
     Step *step = nullptr;      // the slot's
     size_t drafts = 0;         // speculative spans
     uint64_t wanted = 0;       // bytes that all spans take of the budget
@@ -69,6 +70,7 @@ struct ForwardPath::Issue {
     uint32_t positions = 0;  // one past the last sink row whose position comes from the device
     bool partial = false;
 
+    bool has_rows() const { return rows_filed > 0; }
     const routecap_span &span(size_t i) const {
         return *reinterpret_cast<const routecap_span *>(spans + i * span_size);
     }
@@ -224,6 +226,40 @@ bool ForwardPath::overlaps(const Issue &issue) {
     return false;
 }
 
+// Notes the drafts of a span. Returns the number of the first among those of its request and step.
+uint32_t ForwardPath::add_draft(const Issue &issue, const routecap_span &span, bool missing,
+                                Request &request) {
+    const DraftSpan *before = request.drafts;
+    const bool same_step = before != nullptr && before->step == issue.ticket;
+    const uint32_t first = same_step ? before->first_index + before->rows : 0;
+    request.drafts = new (state_->registry.requests.drafts.take())
+        DraftSpan{.next = request.drafts,
+                  .step = issue.ticket,
+                  .position = span.position,
+                  .position_end = Issue::end_of(span),
+                  .cut = UINT64_MAX,
+                  .first_index = first,
+                  .rows = span.rows,
+                  .device_positions = device_positions(span),
+                  .missing = missing};
+    return first;
+}
+
+// Notes why the rows of a span will not come. Returns its status.
+int32_t ForwardPath::miss_span(Issue &issue, const routecap_span &span, uint32_t first_draft,
+                               Request &request) {
+    const bool draft = speculative(span);
+    const uint64_t end = Issue::end_of(span);
+    const int32_t reason = issue.lost ? ROUTECAP_MISSING_LOST : ROUTECAP_MISSING_REFUSED;
+    request.note_missing(draft ? 0 : span.position, draft ? 0 : end);
+    state_->registry.append(
+        request.after(),
+        Miss{request.rows(), span.position, end, draft ? issue.ticket : 0, first_draft, span.rows,
+             device_positions(span), static_cast<uint8_t>(reason)});
+    (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
+    return issue.lost ? ROUTECAP_OK : ROUTECAP_ERR_NO_MEMORY;
+}
+
 // Hands one span to its request, and to the step unless that is lost. Returns the span's status.
 int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     const routecap_span &span = issue.span(i);
@@ -251,33 +287,13 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     }
     uint32_t first_draft = 0;
     if (draft) {
-        if (request.drafts != nullptr && request.drafts->step == issue.ticket)
-            first_draft = request.drafts->first_index + request.drafts->rows;
-        request.drafts =
-            new (state_->registry.requests.drafts.take()) DraftSpan{.next = request.drafts,
-                                                                    .step = issue.ticket,
-                                                                    .position = span.position,
-                                                                    .position_end = end,
-                                                                    .cut = UINT64_MAX,
-                                                                    .first_index = first_draft,
-                                                                    .rows = span.rows,
-                                                                    .device_positions = device,
-                                                                    .missing = !filed};
+        first_draft = add_draft(issue, span, !filed, request);
     } else if (!filed) {
         request.extend_missing(end);
     } else if (!device) {
         request.extend(end, issue.shape.page_shift);
     }
-    if (!filed) {
-        request.note_missing(draft ? 0 : span.position, draft ? 0 : end);
-        state_->registry.append(request.after(),
-                                Miss{request.rows(), span.position, end, draft ? issue.ticket : 0,
-                                     first_draft, span.rows, device,
-                                     static_cast<uint8_t>(issue.lost ? ROUTECAP_MISSING_LOST
-                                                                     : ROUTECAP_MISSING_REFUSED)});
-        (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
-        return issue.lost ? ROUTECAP_OK : ROUTECAP_ERR_NO_MEMORY;
-    }
+    if (!filed) return miss_span(issue, span, first_draft, request);
     request.device_positions |= device;
     if (device) issue.positions = std::max(issue.positions, span.sink_row + span.rows);
     // In place: an assignment builds the span on the stack and copies it before these stores are
@@ -301,6 +317,138 @@ int32_t ForwardPath::issue_span(Issue &issue, uint32_t i) {
     return ROUTECAP_OK;
 }
 
+int32_t ForwardPath::check_options(const routecap_issue_options &o) const {
+    if (o.snapshot < ROUTECAP_SNAPSHOT_TAKEN || o.snapshot > ROUTECAP_SNAPSHOT_LATER)
+        return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", o.snapshot);
+    const bool later = o.snapshot == ROUTECAP_SNAPSHOT_LATER;
+    if (later && config_.backend != ROUTECAP_BACKEND_HOST)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "options.snapshot is LATER, and the capturer is not on the host backend");
+    if (later && begins_ > 0)
+        return report(ROUTECAP_ERR_STATE,
+                      "options.snapshot is LATER, and this capturer has begun a step");
+    if (o.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", o.reserved);
+    if (o.positions != nullptr && o.positions_dtype != ROUTECAP_DTYPE_I32 &&
+        o.positions_dtype != ROUTECAP_DTYPE_I64)
+        return report(ROUTECAP_ERR_DTYPE, "positions of dtype %d", o.positions_dtype);
+    return ROUTECAP_OK;
+}
+
+// The first pass: checks the spans, and makes room for what the second adds.
+int32_t ForwardPath::check_and_make_room(Issue &issue) {
+    state_->registry.promised = 0;
+    if (int32_t s = check_spans(issue); s < 0) return s;
+    state_->registry.requests.drafts.make_room(issue.drafts);
+    state_->registry.make_room(issue.count + 1);
+    return ROUTECAP_OK;
+}
+
+// What checked mode looks at, and the snapshot if it is this call's. Without the mutex.
+int32_t ForwardPath::take_snapshot(const Issue &issue, routecap_stream stream) {
+    const routecap_issue_options &o = issue.options;
+    if (check_) {
+        if (int32_t s = check_->check_memory({{o.positions, "options.positions"}}); s < 0) return s;
+        const auto *spans = reinterpret_cast<const routecap_span *>(issue.spans);
+        const int32_t s = check_->before_issue(spans, issue.span_size, issue.count, o.snapshot);
+        if (s < 0) return s;
+    }
+    return o.snapshot == ROUTECAP_SNAPSHOT_MAKE ? backend_->snapshot(stream) : ROUTECAP_OK;
+}
+
+// The step goes into the log, after its spans went to their requests.
+void ForwardPath::append_step(const Issue &issue) {
+    if (issue.has_rows()) {
+        issue.step->span_count = issue.handed;
+        issue.step->rows = issue.rows_filed;
+        issue.step->rows_copied = issue.sink_rows;
+        issue.step->positions_dtype = issue.options.positions_dtype;
+        issue.step->issued_at = EventCount::Clock::now();
+        backend_->expect(issue.slot);  // from now on it can be seen by whoever files
+        state_->steps.occupy(issue.slot);
+    }
+    state_->steps.issue(issue.lost);
+    Counters &counters = state_->counters;
+    counters.steps_issued++;
+    counters.rows_issued += issue.rows_filed + issue.rows_lost + issue.rows_refused;
+    counters.rows_in_flight += issue.rows_filed;
+    counters.rows_skipped += issue.rows_skipped;
+    counters.rows_shared += issue.rows_shared;
+    counters.rows_refused += issue.rows_refused;
+    if (issue.lost) {
+        counters.rows_lost += issue.rows_lost;
+        counters.steps_lost++;
+    }
+    if (issue.has_rows())
+        state_->registry.append(issue.ticket, FileStep{issue.slot});
+    else
+        counters.steps_landed++;
+}
+
+// Names the next slot, and has the step's rows brought to the host.
+void ForwardPath::start_copy(const Issue &issue, routecap_stream stream) {
+    Steps &steps = state_->steps;
+    if (issue.has_rows() || issue.slot == kernels::kNoSlot) steps.name(steps.free_slot());
+    if (!issue.has_rows()) return backend_->name_slot(steps.named(), stream);
+    const DevicePositions positions{issue.options.positions, issue.options.positions_dtype,
+                                    issue.positions};
+    if (issue.later)
+        backend_->await(issue.slot, issue.ticket, issue.sink_rows, positions, steps.named());
+    else
+        backend_->copy(issue.slot, issue.sink_rows, positions, steps.named(), stream);
+    state_->worker.wake();
+}
+
+int32_t ForwardPath::outcome(const Issue &issue) const {
+    if (const char *failure = issue.has_rows() ? backend_->failure(issue.slot) : nullptr;
+        failure != nullptr)
+        return report(ROUTECAP_LOST, "%s", failure);
+    if (issue.lost)
+        return report(
+            ROUTECAP_LOST,
+            "no slot was free for this step: more steps are in flight than config.slots allows");
+    return issue.partial ? report(ROUTECAP_PARTIAL,
+                                  "spans of unknown requests or beyond the budget were skipped")
+                         : ROUTECAP_OK;
+}
+
+// Both passes. If it fails nothing has changed.
+int32_t ForwardPath::issue_spans(Issue &issue, int32_t *status, routecap_stream stream) {
+    const auto count = static_cast<uint32_t>(issue.count);
+    Registry &registry = state_->registry;
+    Lock lock(registry.mutex);
+    if (issue.step != nullptr) issue.step->begin(issue.ticket, issue.options.tag, count);
+    if (check_ || issue.options.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
+        // After the arguments, before anything changes.
+        if (int32_t s = check_and_make_room(issue); s < 0) return s;
+        registry.promised = issue.count + 1;
+        lock.unlock();
+        const int32_t s = take_snapshot(issue, stream);
+        lock.lock();
+        if (s < 0) {
+            registry.promised = 0;
+            return s;
+        }
+    }
+    for (bool reclaimed = false;; reclaimed = true) {
+        if (int32_t s = check_and_make_room(issue); s < 0) return s;
+        issue.reserved = issue.wanted == 0 || state_->pool.reserve(issue.wanted);
+        if (issue.reserved || reclaimed) break;  // after that what fits is accepted
+        registry.promised = issue.count + 1;
+        lock.unlock();
+        state_->worker.reclaim();
+        lock.lock();
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (issue.step != nullptr && i + kAhead < count)
+            issue.step->prefetch(issue.handed + kAhead);
+        const int32_t s = issue_span(issue, i);
+        if (status != nullptr) status[i] = s;
+        issue.partial |= s != ROUTECAP_OK;
+    }
+    append_step(issue);
+    return ROUTECAP_OK;
+}
+
 int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t count,
                            const routecap_issue_options *options, int32_t *status,
                            routecap_step *step, routecap_stream stream) {
@@ -316,25 +464,12 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
         if (int32_t s = read_struct(o, options, "options"); s < 0) return s;
     if (int32_t s = enter_outside_capture(stream); s < 0) return s;
     if (int32_t s = check_items(spans, count, span_size, "spans"); s < 0) return s;
-    if (o.snapshot < ROUTECAP_SNAPSHOT_TAKEN || o.snapshot > ROUTECAP_SNAPSHOT_LATER)
-        return report(ROUTECAP_ERR_ARGUMENT, "options.snapshot is %d", o.snapshot);
-    const bool later = o.snapshot == ROUTECAP_SNAPSHOT_LATER;
-    if (later && config_.backend != ROUTECAP_BACKEND_HOST)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "options.snapshot is LATER, and the capturer is not on the host backend");
-    if (later && begins_ > 0)
-        return report(ROUTECAP_ERR_STATE,
-                      "options.snapshot is LATER, and this capturer has begun a step");
-    if (o.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "options.reserved is %u", o.reserved);
-    if (o.positions != nullptr && o.positions_dtype != ROUTECAP_DTYPE_I32 &&
-        o.positions_dtype != ROUTECAP_DTYPE_I64)
-        return report(ROUTECAP_ERR_DTYPE, "positions of dtype %d", o.positions_dtype);
+    if (int32_t s = check_options(o); s < 0) return s;
 
     Steps &steps = state_->steps;
-    StepWorker &worker = state_->worker;
-    Counters &counters = state_->counters;
     if (checked_.size() < count) checked_.resize(count);
     order_.reserve(count);
+    const bool later = o.snapshot == ROUTECAP_SNAPSHOT_LATER;
     if (later && steps.named() == kernels::kNoSlot)  // maybe one is free now
         if (int32_t s = discard(stream); s < 0) return s;
     const int32_t slot = steps.named();
@@ -345,102 +480,17 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
                 .shape = *config_.shape,
                 .ticket = steps.next_ticket(),
                 .slot = slot,
-                .lost = slot == kernels::kNoSlot && count > 0};
+                .lost = slot == kernels::kNoSlot && count > 0,
+                .later = later};
     if (slot != kernels::kNoSlot) issue.step = &steps.step(slot);
-
-    Lock lock(state_->registry.mutex);
-    if (issue.step != nullptr) issue.step->begin(issue.ticket, o.tag, count);
-    // Checks the spans, and makes room for what the second pass adds.
-    const auto check = [&]() REQUIRES(state_->registry.mutex) {
-        state_->registry.promised = 0;
-        if (int32_t s = check_spans(issue); s < 0) return s;
-        state_->registry.requests.drafts.make_room(issue.drafts);
-        state_->registry.make_room(count + 1);
-        return int32_t{ROUTECAP_OK};
-    };
-    if (check_ || o.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
-        // After the arguments, before anything changes.
-        if (int32_t s = check(); s < 0) return s;
-        state_->registry.promised = count + 1;
-        lock.unlock();
-        int32_t s = ROUTECAP_OK;
-        if (check_) s = check_->check_memory({{o.positions, "options.positions"}});
-        if (s >= 0 && check_) s = check_->before_issue(spans, span_size, count, o.snapshot);
-        if (s >= 0 && o.snapshot == ROUTECAP_SNAPSHOT_MAKE) s = backend_->snapshot(stream);
-        lock.lock();
-        if (s < 0) {
-            state_->registry.promised = 0;
-            return s;
-        }
-    }
-    for (bool reclaimed = false;; reclaimed = true) {
-        if (int32_t s = check(); s < 0) return s;
-        issue.reserved = issue.wanted == 0 || state_->pool.reserve(issue.wanted);
-        if (issue.reserved || reclaimed) break;  // after that what fits is accepted
-        state_->registry.promised = count + 1;
-        lock.unlock();
-        worker.reclaim();
-        lock.lock();
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        if (issue.step != nullptr && i + kAhead < count)
-            issue.step->prefetch(issue.handed + kAhead);
-        const int32_t s = issue_span(issue, i);
-        if (status != nullptr) status[i] = s;
-        issue.partial |= s != ROUTECAP_OK;
-    }
-
-    const bool to_file = issue.rows_filed > 0;
-    if (to_file) {
-        issue.step->span_count = issue.handed;
-        issue.step->rows = issue.rows_filed;
-        issue.step->rows_copied = issue.sink_rows;
-        issue.step->positions_dtype = o.positions_dtype;
-        issue.step->issued_at = EventCount::Clock::now();
-        backend_->expect(slot);  // from now on it can be seen by whoever files
-        steps.occupy(slot);
-    }
-    steps.issue(issue.lost);
-    counters.steps_issued++;
-    counters.rows_issued += issue.rows_filed + issue.rows_lost + issue.rows_refused;
-    counters.rows_in_flight += issue.rows_filed;
-    counters.rows_skipped += issue.rows_skipped;
-    counters.rows_shared += issue.rows_shared;
-    counters.rows_refused += issue.rows_refused;
-    if (issue.lost) {
-        counters.rows_lost += issue.rows_lost;
-        counters.steps_lost++;
-    }
-    if (to_file)
-        state_->registry.append(issue.ticket, FileStep{slot});
-    else
-        counters.steps_landed++;
-    lock.unlock();
+    if (int32_t s = issue_spans(issue, status, stream); s < 0) return s;
 
     begun_ = false;
     later_ |= later;
     if (check_) check_->issued();
-    if (to_file || slot == kernels::kNoSlot) steps.name(steps.free_slot());
-    if (!to_file) {
-        backend_->name_slot(steps.named(), stream);
-    } else {
-        const DevicePositions positions{o.positions, o.positions_dtype, issue.positions};
-        if (later)
-            backend_->await(slot, issue.ticket, issue.sink_rows, positions, steps.named());
-        else
-            backend_->copy(slot, issue.sink_rows, positions, steps.named(), stream);
-        worker.wake();
-    }
+    start_copy(issue, stream);
     if (step != nullptr) *step = issue.ticket;
-    if (const char *failure = to_file ? backend_->failure(slot) : nullptr; failure != nullptr)
-        return report(ROUTECAP_LOST, "%s", failure);
-    if (issue.lost)
-        return report(
-            ROUTECAP_LOST,
-            "no slot was free for this step: more steps are in flight than config.slots allows");
-    return issue.partial ? report(ROUTECAP_PARTIAL,
-                                  "spans of unknown requests or beyond the budget were skipped")
-                         : ROUTECAP_OK;
+    return outcome(issue);
 }
 
 }  // namespace routecap
