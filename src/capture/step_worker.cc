@@ -406,13 +406,6 @@ void StepWorker::file_step(int32_t slot) {
     steps_.filed(slot, contents.conflicts, failure, slip);
 }
 
-RowSource StepWorker::source(uint8_t *slot, uint32_t row) const {
-    const kernels::SlotLayout &layout = backend_.layout();
-    return {layout.ids(slot, row), layout.validity(slot, row),
-            static_cast<ptrdiff_t>(layout.ids_bytes),
-            -static_cast<ptrdiff_t>(layout.validity_bytes)};
-}
-
 // The position of a sink row that came from the device; a negative one is outside all bounds.
 static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t row) {
     if (dtype == ROUTECAP_DTYPE_I32)
@@ -420,94 +413,130 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
+// A span that has landed: where its rows are, and which of them have a place.
+struct StepWorker::LandedSpan {
+    const Step &step;
+    StepSpan &span;
+    const RowSource rows;
+    const uint64_t cut, ended;
+    const uint8_t *const positions;  // of the device, or null
+    const uint32_t covered;          // rows that have ids
+
+    LandedSpan(const kernels::SlotLayout &layout, const Step &of, StepSpan &s,
+               const SlotContents &contents)
+        : step(of),
+          span(s),
+          rows{layout.ids(contents.slot, s.sink_row), layout.validity(contents.slot, s.sink_row),
+               static_cast<ptrdiff_t>(layout.ids_bytes),
+               -static_cast<ptrdiff_t>(layout.validity_bytes)},
+          cut(std::atomic_ref(s.cut).load(std::memory_order_acquire)),
+          ended(std::atomic_ref(s.ended).load(std::memory_order_acquire)),
+          positions(s.device_positions ? layout.positions(contents.slot, of.rows_copied) : nullptr),
+          covered(std::clamp(contents.covered, s.sink_row, s.sink_row + s.count) - s.sink_row) {}
+
+    uint64_t position(uint32_t r) const {
+        return positions == nullptr
+                   ? span.position + r
+                   : position_of(positions, step.positions_dtype, span.sink_row + r);
+    }
+};
+
+// The position of row r; or kPast or kDropped (row_store.h). Counts rows that are unplaced, and
+// rows that are late unless they are drafts. Inline, as it is called for each row.
+[[gnu::always_inline]] inline uint64_t StepWorker::place(const LandedSpan &landed, uint32_t r,
+                                                         RowOutcomes &filed) {
+    const StepSpan &span = landed.span;
+    const bool from_device = landed.positions != nullptr;
+    const uint64_t position = landed.position(r);
+    if (from_device && (position < span.position || position >= span.position_end)) {
+        filed.unplaced++;
+        return RowStore::kDropped;
+    }
+    if (position >= landed.cut) {
+        if (span.speculative) return position;
+        filed.late++;
+        // As if it had been there when it was cut.
+        if (from_device) span.rows->placed(landed.cut);
+        return RowStore::kDropped;
+    }
+    if (position >= landed.ended) return RowStore::kPast;
+    if (r < landed.covered)
+        tally(landed.rows.ids_of(r), landed.rows.validity_of(r));
+    else
+        tally(nullptr, nullptr);
+    return position;
+}
+
 void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents &contents,
                            bool failed, RowOutcomes &filed) {
-    const RowSource rows = source(contents.slot, span.sink_row);
+    const LandedSpan landed(backend_.layout(), step, span, contents);
+    if (failed)
+        miss_span(landed, ROUTECAP_MISSING_LOST, filed.lost, filed);
+    else if (span.speculative)
+        file_drafts(landed, filed);
+    else
+        file_settled(landed, filed);
+}
+
+// Notes that the rows of a span will not come, and counts them in `missed`.
+void StepWorker::miss_span(const LandedSpan &landed, int32_t reason, uint64_t &missed,
+                           RowOutcomes &filed) {
+    const StepSpan &span = landed.span;
+    const bool from_device = landed.positions != nullptr;
+    // Of device positions all within the bounds are missing.
+    const uint64_t end = std::min(span.position_end, landed.cut),
+                   missing = from_device ? span.count : end - std::min(span.position, end);
+    missed += missing;
+    filed.late += span.count - missing;
     uint32_t charge = span.charge;
-    const uint64_t cut = std::atomic_ref(span.cut).load(std::memory_order_acquire),
-                   ended = std::atomic_ref(span.ended).load(std::memory_order_acquire);
-    const bool from_device = span.device_positions;
-    const uint8_t *device =
-        from_device ? backend_.layout().positions(contents.slot, step.rows_copied) : nullptr;
-    const uint32_t covered =
-        std::clamp(contents.covered, span.sink_row, span.sink_row + span.count) - span.sink_row;
-
-    // The position of row r; or kPast or kDropped (row_store.h). Counts rows that are unplaced, and
-    // rows that are late unless they are drafts.
-    const auto place = [&](uint32_t r) REQUIRES(filing_) {
-        const uint64_t position =
-            device == nullptr ? span.position + r
-                              : position_of(device, step.positions_dtype, span.sink_row + r);
-        if (device != nullptr && (position < span.position || position >= span.position_end)) {
-            filed.unplaced++;
-            return RowStore::kDropped;
-        }
-        if (position >= cut) {
-            if (span.speculative) return position;
-            filed.late++;
-            // As if it had been there when it was cut.
-            if (device != nullptr) span.rows->placed(cut);
-            return RowStore::kDropped;
-        }
-        if (position >= ended) return RowStore::kPast;
-        if (r < covered)
-            tally(rows.ids_of(r), rows.validity_of(r));
-        else
-            tally(nullptr, nullptr);
-        return position;
-    };
-
-    std::vector<uint64_t> positions;  // of drafts
-    bool refused = false;
-    try {
-        if (span.speculative && !failed) positions.resize(span.count);
-    } catch (const std::bad_alloc &) {
-        refused = true;
-    }
-    if (failed || refused) {
-        // Of device positions all within the bounds are missing.
-        const uint64_t end = std::min(span.position_end, cut),
-                       missing = from_device ? span.count : end - std::min(span.position, end);
-        const int32_t reason = failed ? ROUTECAP_MISSING_LOST : ROUTECAP_MISSING_REFUSED;
-        (failed ? filed.lost : filed.refused) += missing;
-        filed.late += span.count - missing;
-        span.rows->give_back(charge);
-        if (span.speculative) {
-            storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-            span.rows->miss_draft(step.ticket, span.draft_index, span.position, span.count,
-                                  from_device ? end : 0, reason);
-        } else {
-            span.rows->note_missing(span.position, end, reason);
-            if (from_device) span.rows->placed(end);
-        }
-        return;
-    }
+    span.rows->give_back(charge);
     if (span.speculative) {
-        uint64_t kept = 0;
-        for (uint32_t r = 0; r < span.count; r++)
-            kept += (positions[r] = place(r)) != RowStore::kDropped;
-        if (span.rows->file_draft(step.ticket, span.draft_index, std::move(positions), cut, covered,
-                                  rows, step.tag, span.phase, charge))
-            filed.provisional += kept;
-        else
-            filed.refused += kept;
-        return;
+        storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
+        span.rows->miss_draft(landed.step.ticket, span.draft_index, span.position, span.count,
+                              from_device ? end : 0, reason);
+    } else {
+        span.rows->note_missing(span.position, end, reason);
+        if (from_device) span.rows->placed(end);
     }
-    // Runs of rows at consecutive positions.
-    uint32_t start = 0, n = 0;
+}
+
+void StepWorker::file_drafts(const LandedSpan &landed, RowOutcomes &filed) {
+    const StepSpan &span = landed.span;
+    std::vector<uint64_t> positions;
+    try {
+        positions.resize(span.count);
+    } catch (const std::bad_alloc &) {
+        return miss_span(landed, ROUTECAP_MISSING_REFUSED, filed.refused, filed);
+    }
+    uint64_t kept = 0;
+    for (uint32_t r = 0; r < span.count; r++)
+        kept += (positions[r] = place(landed, r, filed)) != RowStore::kDropped;
+    if (span.rows->file_draft(landed.step.ticket, span.draft_index, std::move(positions),
+                              landed.cut, landed.covered, landed.rows, landed.step.tag, span.phase,
+                              span.charge))
+        filed.provisional += kept;
+    else
+        filed.refused += kept;
+}
+
+// Files runs of rows at consecutive positions.
+void StepWorker::file_settled(const LandedSpan &landed, RowOutcomes &filed) {
+    const StepSpan &span = landed.span;
+    const uint32_t covered = landed.covered;
+    uint32_t charge = span.charge, start = 0, n = 0;
     uint64_t first = 0;
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            span.rows->file_rows(first, rows.from(start), n, step.tag, charge, filed, load_,
-                                 span.phase);
+            span.rows->file_rows(first, landed.rows.from(start), n, landed.step.tag, charge, filed,
+                                 load_, span.phase);
         else
             filed.missing += n;
-        if (device != nullptr) span.rows->placed(first + n);
+        if (landed.positions != nullptr) span.rows->placed(first + n);
         n = 0;
     };
     for (uint32_t r = 0; r < span.count; r++) {
-        const uint64_t position = place(r);
+        const uint64_t position = place(landed, r, filed);
         if (n == 0 || position != first + n || (r < covered) != (start < covered)) {
             flush();
             start = r, first = position;

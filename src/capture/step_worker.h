@@ -4,8 +4,8 @@
 // The engine's thread appends to the log and goes on; the worker thread takes entries from it. A
 // step waits until it has landed. An operation waits only for the steps that were issued with its
 // request before, so that no request waits for another's step. Three kinds of calls may file
-// in the worker's place: begin, if no slot is free on the host backend; issue, if the budget is exhausted;
-// and reads, which apply the operations of their request.
+// in the worker's place: begin, if no slot is free on the host backend; issue, if the budget is
+// exhausted; and reads, which apply the operations of their request.
 #pragma once
 
 #include <algorithm>
@@ -78,11 +78,16 @@ private:
     void file_step(int32_t slot) REQUIRES(filing_);
     void file_span(const Step &step, StepSpan &span, const SlotContents &contents, bool failed,
                    RowOutcomes &filed) REQUIRES(filing_);
+    struct LandedSpan;
+    uint64_t place(const LandedSpan &landed, uint32_t r, RowOutcomes &filed) REQUIRES(filing_);
+    void miss_span(const LandedSpan &landed, int32_t reason, uint64_t &missed, RowOutcomes &filed)
+        REQUIRES(filing_);
+    void file_drafts(const LandedSpan &landed, RowOutcomes &filed) REQUIRES(filing_);
+    void file_settled(const LandedSpan &landed, RowOutcomes &filed) REQUIRES(filing_);
     void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(filing_);
     void finish_tally(uint64_t step, int32_t slip) REQUIRES(filing_);
     void count(const RowOutcomes &filed);
     void count_settled(const RowOutcomes &filed);
-    RowSource source(uint8_t *slot, uint32_t row) const;
 
     const uint64_t number_;
     Registry &registry_;

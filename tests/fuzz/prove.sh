@@ -50,7 +50,7 @@ done
 breaks operations "everything is reported missing" src/rows/page_entry.cc \
     's/std::memcpy\(valid, source\.validity_of\(r\), shape->validity_bytes\);/std::memset(valid, 0, shape->validity_bytes);/'
 breaks operations "rows of another are taken" src/capture/step_worker.cc \
-    's|const RowSource rows = source\(contents\.slot, span\.sink_row\);|const RowSource rows = source(contents.slot, span.sink_row / 2 * 2);|'
+    's|layout\.ids\(contents\.slot, s\.sink_row\)|layout.ids(contents.slot, s.sink_row / 2 * 2)|'
 breaks operations "a span's status is lost" src/capture/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
 breaks operations "a truncate is forgotten" src/capture/requests.cc \
@@ -65,7 +65,7 @@ breaks operations "the second write wins" src/rows/page_entry.cc \
     's/if \(Shape::valid\(old_validity, layer\)\) return false;//'
 breaks operations "overlapping rows are not counted" src/rows/page_entry.cc \
     's/filed\.overlapped \+= overlap;/filed.overlapped += overlap \&\& mismatch;/'
-breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= cut\) \{/position >= cut + 1) {/'
+breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= landed\.cut\) \{/position >= landed.cut + 1) {/'
 breaks operations "rows in flight can be read" src/capture/reader.cc \
     's/if \(in_flight < first \+ rows\)/if (in_flight + 1 < first + rows)/'
 breaks operations "finish cuts a row too many" src/capture/requests.cc \
@@ -84,7 +84,7 @@ breaks operations "a step is not lost" src/capture/issue.cc \
     's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
 breaks operations "what was there is counted again" src/load/load_counter.cc \
     's/ \|\| \(known != nullptr \&\& Shape::valid\(known, l\)\)\) continue;/) continue;/'
-breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/step\.tag, span\.phase, charge/step.tag, Phase::decode, charge/'
+breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/landed\.step\.tag, span\.phase,/landed.step.tag, Phase::decode,/'
 breaks operations "drafts are published before they are settled" src/capture/prefixes.cc \
     's/std::min\(d->cut, d->position_end\) > item\.first/std::min(d->cut, d->position_end) > item.first + 2/'
 breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
@@ -97,7 +97,7 @@ breaks operations "a block is retained once too often" src/prefix/store.cc 's/if
 breaks operations "calls that wait hold up what is between them" src/capture/request_table.h \
     's/\(\(newest\.after == change\.after && newest\.touches\(change\)\)/((newest.number != 0)/'
 breaks operations "a row that is cut in flight counts for no length" src/capture/step_worker.cc \
-    's/if \(device != nullptr\) span\.rows->placed\(cut\);//'
+    's/if \(from_device\) span\.rows->placed\(landed\.cut\);//'
 breaks operations "what a store is to get is taken" src/capture/reader.cc 's/^( *)if \(take\)$/\1if (false)/'
 breaks operations "an adopter waits for every step" src/capture/prefixes.cc \
     's/inherit\(after\)/inherit(state_->steps.issued())/'
