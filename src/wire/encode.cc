@@ -187,16 +187,9 @@ int32_t check_room(uint64_t size, const void *dst, size_t dst_bytes, uint64_t *n
                   ull(size), dst_bytes);
 }
 
-}  // namespace
-
-int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void *dst,
-               size_t dst_bytes, uint64_t *needed, routecap_wire_report *report_) {
-    routecap_wire_options o;
-    if (int32_t s = read_struct(o, theirs, "options"); s < 0) return s;
-    if (int32_t s = check_format(o.format); s < 0) return s;
-    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
-    const Format &format = *find_format(o.format);
-    const Shape &shape = routing.shape();
+// Checks the options, and finds the type of the ids.
+int32_t check_options(const routecap_wire_options &o, const Format &format, const Shape &shape,
+                      const Dtype *&dtype) {
     if ((o.allow & ~find_format(ROUTECAP_WIRE_SERIALIZED)->facts) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "options.allow is %u", o.allow);
     if (o.column_kind < ROUTECAP_WIRE_COLUMNS_FOUND ||
@@ -208,15 +201,22 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
         return report(ROUTECAP_ERR_ARGUMENT, "options.columns is %u", o.columns);
     if (o.dtype != 0 && (serialized || o.format == ROUTECAP_WIRE_LISTS))
         return report(ROUTECAP_ERR_DTYPE, "%s has no dtype to choose", format.name);
-    const Dtype *dtype = find_dtype(serialized     ? shape.dtype()
-                                    : o.dtype != 0 ? o.dtype
-                                                   : usual_dtype(o.format, shape.experts));
+    dtype = find_dtype(serialized     ? shape.dtype()
+                       : o.dtype != 0 ? o.dtype
+                                      : usual_dtype(o.format, shape.experts));
     const bool has = dtype != nullptr &&
                      (o.format != ROUTECAP_WIRE_NRLRE1 || (dtype->is_signed && dtype->bytes <= 4));
     if (!has || !dtype->holds(shape.experts))
         return report(ROUTECAP_ERR_DTYPE, "ids of %u experts are not written as %s in %s",
                       shape.experts, dtype != nullptr ? dtype->name : "that", format.name);
+    return ROUTECAP_OK;
+}
 
+// The column of each layer. Also whether a reader knows the layer map: by the columns, or because
+// it counts from 0.
+int32_t place_columns(const routecap_wire_options &o, const Shape &shape, Job &job,
+                      bool &map_follows) {
+    const bool decoder = o.column_kind == ROUTECAP_WIRE_COLUMNS_DECODER;
     const auto last = static_cast<uint64_t>(shape.layer_map.back()) + 1;
     if (decoder && o.columns != 0 && o.columns < last)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
@@ -226,73 +226,118 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
     if (columns > ROUTECAP_MAX_LAYERS)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%llu columns are more than %u", ull(columns),
                       ROUTECAP_MAX_LAYERS);
-    Job job{routing, static_cast<uint32_t>(columns), {}, -1};
-    bool counted_from_zero = true;
+    job.columns = static_cast<uint32_t>(columns);
+    map_follows = true;
     for (uint32_t l = 0; l < shape.layers; l++) {
         job.column.push_back(decoder ? static_cast<uint32_t>(shape.layer_map[l]) : l);
-        counted_from_zero &= shape.layer_map[l] == static_cast<int32_t>(l);
+        map_follows &= decoder || shape.layer_map[l] == static_cast<int32_t>(l);
     }
+    return ROUTECAP_OK;
+}
+
+// Refuses to lose what options.allow does not have, and finds what is written for cells that lack.
+int32_t check_lost(uint32_t lost, const routecap_wire_options &o, const Format &format,
+                   const Dtype &dtype, Job &job) {
+    if ((lost & ~o.allow) != 0)
+        return report(ROUTECAP_ERR_LOSSY,
+                      "%s as %s cannot say all: %s; options.allow does not have it", format.name,
+                      dtype.name, names_of(lost & ~o.allow).c_str());
+    if ((lost & ROUTECAP_WIRE_FACT_VALIDITY) == 0) return ROUTECAP_OK;
+    if (o.fill < 0 || o.fill > dtype.largest)
+        return report(ROUTECAP_ERR_DTYPE, "options.fill is %lld", static_cast<long long>(o.fill));
+    job.fill = o.fill;
+    return ROUTECAP_OK;
+}
+
+// Where the message goes, and what is said of its size.
+struct Destination {
+    void *dst;
+    size_t bytes;
+    uint64_t *needed;
+    uint64_t size = 0;  // of the message
+
+    int32_t check_room(uint64_t of_message) {
+        size = of_message;
+        return wire::check_room(size, dst, bytes, needed);
+    }
+};
+
+int32_t write_lists_message(const Job &job, Destination &to) {
+    const auto write = [&](Output &output) {
+        job.routing.shape().id_bytes == 1 ? write_lists<uint8_t>(job, output)
+                                          : write_lists<uint16_t>(job, output);
+    };
+    Output counter(nullptr, 0, false);
+    write(counter);
+    if (int32_t s = to.check_room(counter.written()); s < 0) return s;
+    Output output(static_cast<uint8_t *>(to.dst), to.size, false);
+    write(output);
+    return output.status();
+}
+
+int32_t write_array_message(const Job &job, const Format &format, const Dtype &dtype,
+                            const MessageFacts &said, Destination &to) {
+    const Frame around = frame(format, said);
+    const uint64_t array = job.rows() * job.row_ids() * dtype.bytes,
+                   npy = format.npy ? around.head.size() : 0;
+    const uint64_t size = (format.base64 ? base64_size(array + npy) : array + npy) +
+                          (format.npy ? 0 : around.head.size()) + around.tail.size();
+    if (int32_t s = to.check_room(size); s < 0) return s;
+    Output output(static_cast<uint8_t *>(to.dst), size, format.base64);
+    if (format.npy)
+        output.bytes(reinterpret_cast<const uint8_t *>(around.head.data()), around.head.size());
+    else
+        output.text(around.head);
+    with_width(dtype.bytes, [&]<class T>(T) {
+        job.routing.shape().id_bytes == 1 ? write_array<T, uint8_t>(job, output)
+                                          : write_array<T, uint16_t>(job, output);
+    });
+    output.text(around.tail);
+    return output.status();
+}
+
+}  // namespace
+
+int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void *dst,
+               size_t dst_bytes, uint64_t *needed, routecap_wire_report *report_) {
+    routecap_wire_options o;
+    if (int32_t s = read_struct(o, theirs, "options"); s < 0) return s;
+    if (int32_t s = check_format(o.format); s < 0) return s;
+    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
+    const Format &format = *find_format(o.format);
+    const Shape &shape = routing.shape();
+    const bool serialized = o.format == ROUTECAP_WIRE_SERIALIZED;
+    const Dtype *dtype = nullptr;
+    if (int32_t s = check_options(o, format, shape, dtype); s < 0) return s;
+    Job job{routing, 0, {}, -1};
+    bool map_follows = false;
+    if (int32_t s = place_columns(o, shape, job, map_follows); s < 0) return s;
 
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
     routing.coverage(&coverage, nullptr, sizeof(routecap_missing), 0);
     const uint32_t says =
         format.facts & (dtype->is_signed || serialized ? ~0u : ~ROUTECAP_WIRE_FACT_VALIDITY);
-    const uint32_t lost =
-        facts_of(routing, coverage.cells_missing, decoder || counted_from_zero) & ~says;
-    if ((lost & ~o.allow) != 0)
-        return report(ROUTECAP_ERR_LOSSY,
-                      "%s as %s cannot say all: %s; options.allow does not have it", format.name,
-                      dtype->name, names_of(lost & ~o.allow).c_str());
-    if ((lost & ROUTECAP_WIRE_FACT_VALIDITY) != 0) {
-        if (o.fill < 0 || o.fill > dtype->largest)
-            return report(ROUTECAP_ERR_DTYPE, "options.fill is %lld",
-                          static_cast<long long>(o.fill));
-        job.fill = o.fill;
-    }
+    const uint32_t lost = facts_of(routing, coverage.cells_missing, map_follows) & ~says;
+    if (int32_t s = check_lost(lost, o, format, *dtype, job); s < 0) return s;
 
-    const MessageFacts said{format.version,  says,      dtype->dtype, job.columns, shape.k,
-                            routing.first(), job.rows()};
-    uint64_t size = 0;
+    Destination to{dst, dst_bytes, needed};
+    int32_t written = ROUTECAP_OK;
     if (serialized) {
-        const int32_t s = serialize(routing, 0, dst, dst_bytes, &size);
-        if (needed != nullptr) *needed = size;
-        if (s < 0) return s;
+        written = serialize(routing, 0, dst, dst_bytes, &to.size);
+        if (needed != nullptr) *needed = to.size;
     } else if (o.format == ROUTECAP_WIRE_LISTS) {
-        const auto write = [&](Output &output) {
-            shape.id_bytes == 1 ? write_lists<uint8_t>(job, output)
-                                : write_lists<uint16_t>(job, output);
-        };
-        Output counter(nullptr, 0, false);
-        write(counter);
-        size = counter.written();
-        if (int32_t s = check_room(size, dst, dst_bytes, needed); s < 0) return s;
-        Output output(static_cast<uint8_t *>(dst), size, false);
-        write(output);
-        if (int32_t s = output.status(); s < 0) return s;
+        written = write_lists_message(job, to);
     } else {
-        const Frame around = frame(format, said);
-        const uint64_t array = job.rows() * job.row_ids() * dtype->bytes,
-                       npy = format.npy ? around.head.size() : 0;
-        size = (format.base64 ? base64_size(array + npy) : array + npy) +
-               (format.npy ? 0 : around.head.size()) + around.tail.size();
-        if (int32_t s = check_room(size, dst, dst_bytes, needed); s < 0) return s;
-        Output output(static_cast<uint8_t *>(dst), size, format.base64);
-        if (format.npy)
-            output.bytes(reinterpret_cast<const uint8_t *>(around.head.data()), around.head.size());
-        else
-            output.text(around.head);
-        with_width(dtype->bytes, [&]<class T>(T) {
-            shape.id_bytes == 1 ? write_array<T, uint8_t>(job, output)
-                                : write_array<T, uint16_t>(job, output);
-        });
-        output.text(around.tail);
-        if (int32_t s = output.status(); s < 0) return s;
+        const MessageFacts said{format.version,  says,      dtype->dtype, job.columns, shape.k,
+                                routing.first(), job.rows()};
+        written = write_array_message(job, format, *dtype, said, to);
     }
+    if (written < 0) return written;
     if (report_ != nullptr) {
         routecap_wire_report r{};
         r.format = o.format, r.version = format.version, r.dtype = dtype->dtype, r.facts = says,
-        r.lost = lost, r.bytes = size;
+        r.lost = lost, r.bytes = to.size;
         r.columns = job.columns, r.columns_left_out = job.columns - shape.layers;
         r.first = routing.first(), r.rows = job.rows();
         r.cells_valid = job.rows() * shape.layers - coverage.cells_missing;
