@@ -240,15 +240,8 @@ int32_t Sequence::compare_tokens(Call &call) const {
     return ROUTECAP_OK;
 }
 
-int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t count,
-                         const Routing *routing, const routecap_append_options *options,
-                         routecap_append_report *report_) {
-    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
-    Call call;
-    if (int32_t s = read_call(tokens, token_start, count, routing, options, call); s < 0) return s;
-
-    const uint64_t kept = call.diverges ? call.common : length_;
-    const uint64_t length = call.diverges ? call.end : std::max(length_, call.end);
+// Which rows of the call meet those of the sequence, and which are preferred.
+JoinedRows Sequence::rows_to_join(const Call &call, uint64_t kept, uint64_t length) const {
     JoinedRows rows{.sequence = segments_,
                     .kept = kept,
                     .call = call.segments,
@@ -261,16 +254,12 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     else if (call.options.policy == ROUTECAP_APPEND_KEEP && prompt != 0 && prompt <= kept &&
              kept < call.end)
         rows.preferred = {kept - 1, kept};  // the call sampled the token after this row
+    return rows;
+}
 
-    OwnRows own = own_;
-    Joined joined;
-    if (!join(*call.storage, rows, own, joined))
-        return report(ROUTECAP_ERR_NO_MEMORY, "the call's rows exceed the budget");
-    if (joined.differed > 0 && call.options.policy == ROUTECAP_APPEND_EQUAL)
-        return report(ROUTECAP_ERR_CONFLICT,
-                      "%llu rows have different ids than in the sequence, from row %llu on",
-                      ull(joined.differed), ull(joined.first_differed));
-
+// What an append of these rows did, as far as it is known before the sequence changes.
+routecap_append_report Sequence::report_of(const Call &call, const Joined &joined,
+                                           uint64_t kept) const {
     routecap_append_report r{};
     r.call = call.number;
     r.tokens_common = call.common;
@@ -286,6 +275,43 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     r.rows_replaced = joined.replaced;
     const uint64_t beyond = std::max(call.first_row, call.last_row());
     r.rows_beyond = call.rows_end > beyond ? call.rows_end - beyond : 0;
+    return r;
+}
+
+void Sequence::add_to_total(const routecap_append_report &r) {
+    total_.call = std::max(total_.call, r.call);
+    total_.tokens_common = r.tokens_common;
+    total_.first_differed = std::min(total_.first_differed, r.first_differed);
+    for (const auto sum :
+         {&routecap_append_report::tokens_cut, &routecap_append_report::rows_cut,
+          &routecap_append_report::rows_overlap, &routecap_append_report::rows_differed,
+          &routecap_append_report::rows_taken, &routecap_append_report::rows_boundary,
+          &routecap_append_report::rows_filled, &routecap_append_report::rows_replaced,
+          &routecap_append_report::rows_beyond})
+        total_.*sum += r.*sum;
+}
+
+int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t count,
+                         const Routing *routing, const routecap_append_options *options,
+                         routecap_append_report *report_) {
+    if (int32_t s = check_wanted(report_, "report"); s < 0) return s;
+    Call call;
+    if (int32_t s = read_call(tokens, token_start, count, routing, options, call); s < 0) return s;
+
+    const uint64_t kept = call.diverges ? call.common : length_;
+    const uint64_t length = call.diverges ? call.end : std::max(length_, call.end);
+    const JoinedRows rows = rows_to_join(call, kept, length);
+
+    OwnRows own = own_;
+    Joined joined;
+    if (!join(*call.storage, rows, own, joined))
+        return report(ROUTECAP_ERR_NO_MEMORY, "the call's rows exceed the budget");
+    if (joined.differed > 0 && call.options.policy == ROUTECAP_APPEND_EQUAL)
+        return report(ROUTECAP_ERR_CONFLICT,
+                      "%llu rows have different ids than in the sequence, from row %llu on",
+                      ull(joined.differed), ull(joined.first_differed));
+
+    routecap_append_report r = report_of(call, joined, kept);
 
     // Everything that may fail happens before the sequence changes.
     const uint64_t changed =
@@ -321,16 +347,7 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     for (const Span &span : spans) add_span(spans_, span);
 
     describe(r);
-    total_.call = std::max(total_.call, r.call);
-    total_.tokens_common = r.tokens_common;
-    total_.first_differed = std::min(total_.first_differed, r.first_differed);
-    for (const auto sum :
-         {&routecap_append_report::tokens_cut, &routecap_append_report::rows_cut,
-          &routecap_append_report::rows_overlap, &routecap_append_report::rows_differed,
-          &routecap_append_report::rows_taken, &routecap_append_report::rows_boundary,
-          &routecap_append_report::rows_filled, &routecap_append_report::rows_replaced,
-          &routecap_append_report::rows_beyond})
-        total_.*sum += r.*sum;
+    add_to_total(r);
     if (report_ != nullptr) write_struct(report_, r);
     if (r.rows_missing == 0) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "%llu of %llu rows of the sequence lack cells",

@@ -13,6 +13,9 @@
 
 namespace routecap {
 
+struct JoinedRows;  // join.h
+struct Joined;
+
 class Sequence {
 public:
     static int32_t create(const routecap_sequence_config *config, Sequence **sequence);
@@ -68,6 +71,9 @@ private:
                       const Routing *routing, const routecap_append_options *options,
                       Call &call) const;
     int32_t compare_tokens(Call &call) const;
+    JoinedRows rows_to_join(const Call &call, uint64_t kept, uint64_t length) const;
+    routecap_append_report report_of(const Call &call, const Joined &joined, uint64_t kept) const;
+    void add_to_total(const routecap_append_report &r);
     uint64_t visible_rows() const { return length_ > 0 ? length_ - 1 : 0; }
     Routing *rows(uint64_t end) const;
     int32_t check_cut(uint64_t tokens) const;
