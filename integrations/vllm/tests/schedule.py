@@ -52,13 +52,14 @@ class Router:
         self.shape, self.experts, self._known = (layers, k), experts, {}
 
     def ids(self, tokens):
-        name = hashlib.sha256(str(tokens).encode()).digest()
-        if name not in self._known:
+        key = tuple(tokens)
+        if key not in self._known:
+            name = hashlib.sha256(str(tokens).encode()).digest()
             draw = np.random.default_rng(list(name[:8]))
-            self._known[name] = draw.permuted(
+            self._known[key] = draw.permuted(
                 np.tile(np.arange(self.experts), (self.shape[0], 1)), axis=1
             )[:, : self.shape[1]]
-        return self._known[name]
+        return self._known[key]
 
 
 class Request:

@@ -15,6 +15,7 @@ from routecap_vllm import _aux_output
 from routecap_vllm._options import Options, set_options
 
 LAYERS, K, EXPERTS = 3, 2, 16
+ROUTER = Router(LAYERS, K, EXPERTS)
 
 
 class Output:
@@ -42,16 +43,16 @@ class Judge:
         self.next[request.request_id] = start + len(output.rows)
         tokens = request.truth(start + len(output.rows))
         assert output.rows.shape[1:] == (LAYERS + 1, K) and (output.rows[:, 1] == -1).all()
-        for position, row in enumerate(output.rows[:, [0, 2, 3]], start):
-            self.rows += 1
-            if (row == -1).all():
-                self.missing += 1
-            else:
-                np.testing.assert_array_equal(row, self.router.ids(tokens[: position + 1]))
+        rows = output.rows[:, [0, 2, 3]]
+        own = [self.router.ids(tokens[: start + row + 1]) for row in range(len(rows))]
+        missing = (rows == -1).all(axis=(1, 2), keepdims=True)
+        np.testing.assert_array_equal(rows, np.where(missing, -1, own) if own else rows)
+        self.rows += len(rows)
+        self.missing += int(missing.sum())
 
 
 def play(made, seed, steps=300, early=False, **how):
-    judge = Judge(Router(LAYERS, K, EXPERTS))
+    judge = Judge(ROUTER)
     run = Run(seed, judge.router, Scheduling(early), [(made, capture)], judge, **how)
     run.steps(steps)
     for request in run.requests.values():
