@@ -98,7 +98,7 @@ def test_skyrl_finds_columns_by_the_layers_number():
 
 
 def test_skyrl_refuses_columns_of_dense_layers_that_are_not_zeros():
-    """What routecap's plugin gives in vLLM by default, and with ROUTECAP_VLLM_FILL=0."""
+    """What routecap's plugin gave in vLLM, and what it gives."""
     ids, _ = routing(64, 4, layers=3)
     ids[:, 1] = -1
     with pytest.raises(ValueError, match="must be non-negative"):

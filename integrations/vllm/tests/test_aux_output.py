@@ -42,7 +42,7 @@ class Judge:
         assert output.token_start == start
         self.next[request.request_id] = start + len(output.rows)
         tokens = request.truth(start + len(output.rows))
-        assert output.rows.shape[1:] == (LAYERS + 1, K) and (output.rows[:, 1] == -1).all()
+        assert output.rows.shape[1:] == (LAYERS + 1, K) and not output.rows[:, 1].any()
         rows = output.rows[:, [0, 2, 3]]
         own = [self.router.ids(tokens[: start + row + 1]) for row in range(len(rows))]
         missing = (rows == -1).all(axis=(1, 2), keepdims=True)
@@ -525,7 +525,7 @@ def decoder_rows(start=0, rows=len(PROMPT) + len(ANSWER) - 1, dtype=np.int16):
     """[rows, layers of the decoder, K], as the engine's front end has them."""
     router = Router(LAYERS, K, EXPERTS)
     tokens = PROMPT + ANSWER
-    found = np.full((rows, LAYERS + 1, K), -1).astype(dtype)
+    found = np.zeros((rows, LAYERS + 1, K), dtype)
     for row in range(start, rows):
         found[row, [0, 2, 3]] = router.ids(tokens[: row + 1])
     return found[start:]
@@ -615,7 +615,8 @@ def test_missing_cells_stay_missing_behind_a_reference():
 def test_a_format_has_all_layers_of_the_decoder_and_the_mask():
     (_, first), *_ = sorted(completions(routed_experts_validity=1).items())
     np.testing.assert_array_equal(first.routed_experts, decoder_rows())
-    np.testing.assert_array_equal(first.routed_experts_validity, (decoder_rows() >= 0)[..., 0])
+    mask = [[layer != 1 for layer in range(LAYERS + 1)]] * len(decoder_rows())
+    np.testing.assert_array_equal(first.routed_experts_validity, mask)
     plain = completions()[0]
     np.testing.assert_array_equal(plain.routed_experts, decoder_rows())
 

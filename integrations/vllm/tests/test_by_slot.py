@@ -189,13 +189,16 @@ def test_rows_of_rejected_drafts_are_cut_when_the_next_step_begins_before_them(m
     assert there.tolist() == [True] * 6 + [False]
 
 
-def test_layers_that_do_not_route_are_there_and_missing(make):
+# One number stood in missing cells and in these columns: who reads no -1 had to take 0 for both.
+def test_layers_that_do_not_route_are_zeros_and_only_missing_cells_are_the_fill(make):
     runner, capture = make()
     runner.step([("a", 0, 6)])
-    found = ended(capture, "a", 6)
+    found = ended(capture, "a", 8)
     assert found.shape[1] == len(runner.model.moe) > len(found.routing.layer_map)
     dense = [i for i in range(found.shape[1]) if i not in found.routing.layer_map]
-    assert (found.array()[:, dense] == -1).all() and not found.validity()[:, dense].any()
+    routed = found.routing.layer_map
+    assert not found.array()[:, dense].any() and not found.validity()[:, dense].any()
+    assert (found.array()[:6, routed] >= 0).all() and (found.array()[6:, routed] == -1).all()
     assert not found.of("uint8").array()[:, dense].any()
     part = found[2:4]
     assert part.shape == (2, *found.shape[1:])

@@ -26,11 +26,11 @@ beside() {
     "$build/vllm_engine/base/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$needs" "$@" || exit 1
     printf '%s' "$content" > "$folder/content"
 }
-# way TRAINER RELEASE FOLDER SETTING...: its two programs.
+# way TRAINER RELEASE FOLDER: its two programs.
 way() {
     local name=$1 path=$package:$needs:$build/released/$2:$build/released/megatron-core==0.19.2
     mkdir -p "$3"
-    check "$name: rollouts" env PYTHONPATH="$path" "${@:4}" "$python" "$here/${name}_rollouts.py" "$3"
+    check "$name: rollouts" env PYTHONPATH="$path" "$python" "$here/${name}_rollouts.py" "$3"
     check "$name: a step with replay" env PYTHONPATH="$path" "$python" -W ignore "$here/${name}_step.py" "$3"
 }
 common=(tensordict==0.10.0 pyvers==0.2.3 omegaconf==2.4.0 hydra-core==1.3.8 antlr4-python3-runtime==4.9.3 msgpack==1.2.4 orjson==3.13.0
@@ -49,8 +49,7 @@ for each in "${ways[@]}"; do
             beside skyrl "${common[@]}" ray==2.57.0 transformers==5.16.1 loguru==0.7.3 jaxtyping==0.3.11 wadler-lindig==0.1.8 skyrl-gym==0.4.0 \
                 pybase64==1.5.1 func-timeout==4.3.5 debugpy==1.8.22 cloudpathlib==0.26.0 fsspec==2026.9.0 s3fs==2026.9.0 polars==2.1.0 \
                 polars-runtime-32==2.1.0
-            # In the columns of dense layers: SkyRL refuses -1.
-            way skyrl skyrl==0.4.0 "$build/trainers/skyrl/run" ROUTECAP_VLLM_FILL=0
+            way skyrl skyrl==0.4.0 "$build/trainers/skyrl/run"
             ;;
         *) say "there is no way through $each"; exit 1 ;;
     esac

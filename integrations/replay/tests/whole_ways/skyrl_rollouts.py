@@ -2,7 +2,7 @@
 """Rollouts of SkyRL 0.4.0 with its own generator, client, server and vLLM 0.30, with routing in its
 batch.
 
-    ROUTECAP_VLLM=1 ROUTECAP_VLLM_FILL=0 skyrl_rollouts.py FOLDER       # makes FOLDER/batch
+    ROUTECAP_VLLM=1 skyrl_rollouts.py FOLDER       # makes FOLDER/batch
 
 SkyRL's server runs as its command starts it, its generator and its client in this process. Each
 prompt gets three answers of the model, with words of an environment between them. Of each turn the

@@ -82,9 +82,7 @@ class Answer:
             return place | {"format": "routecap", "start": rows.first, "shape": list(rows.shape)}
         if kind == "routecap.base64":
             return _base64(routing.serialize())
-        if rows.decoder_layers:
-            routing = _of_decoder(rows)
-        return _message(routing, self.asked)
+        return _message(routing, rows.decoder_layers, self.asked)
 
     def validity(self) -> NDArray[np.bool_]:
         """Which cells are there, [rows, layers]."""
@@ -110,18 +108,8 @@ class Answer:
         return of_array(self.rows, self.asked.start)
 
 
-def _of_decoder(rows: PendingRoutedExperts) -> routecap.Routing:
-    """Return the rows with all layers of the decoder. Those without a router have missing cells."""
-    return routecap.Routing.from_arrays(
-        rows.of(np.int16).array(),
-        valid=rows.validity(),
-        experts=rows.routing.experts,
-        first=rows.first,
-    )
-
-
-def _message(routing: routecap.Routing, asked: Asked) -> Any:
-    """Encode a routing in a format of the wire."""
+def _message(routing: routecap.Routing, decoder_layers: int, asked: Asked) -> Any:
+    """Encode a routing in a format of the wire. decoder_layers: as of PendingRoutedExperts."""
     allow, fill = _UNSAID, 0
     if np.dtype(asked.dtype).kind == "u":
         fill = int(np.iinfo(asked.dtype).max)
@@ -134,6 +122,7 @@ def _message(routing: routecap.Routing, asked: Asked) -> Any:
         dtype=np.dtype(asked.dtype),
         allow=allow,
         fill=fill,
+        columns=decoder_layers or None,
     )
     return json.loads(message) if asked.format == "object" else message.decode("ascii")
 

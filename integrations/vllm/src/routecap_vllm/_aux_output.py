@@ -9,9 +9,9 @@
                     HTTP server (`_server`)
     refuse_asked    a request that asks for what these releases do not have is refused
 
-A missing row is -1: its keys and values came from another engine, or the store was full. Layers of
-the decoder that do not route are -1 too. With ROUTECAP_VLLM_FILL=0 both are 0, and rows have the
-type that vLLM's own have.
+A missing row is -1: its keys and values came from another engine, or the store was full. With
+ROUTECAP_VLLM_FILL=0 it is 0, and rows have the type that vLLM's own have. Layers of the decoder
+that do not route are 0 in either case.
 """
 
 from __future__ import annotations

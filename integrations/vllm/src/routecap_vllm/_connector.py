@@ -373,7 +373,7 @@ class RowsConnector:
         rows = to_array(routing, self._fill, self._dtype)
         if self._decoder_layers == routing.layers:
             return rows
-        return spread(rows, self._decoder_layers, routing.layer_map, self._fill)
+        return spread(rows, self._decoder_layers, routing.layer_map)
 
     # ---- Blocks
 

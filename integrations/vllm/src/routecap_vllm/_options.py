@@ -26,6 +26,7 @@ class Options:
         fill: What int16 arrays hold in cells that are missing: rows taken from a prefix cache,
             layers that wrote nothing. -1 by default, which is no expert; 0 for consumers that
             cannot read anything else, which then have to look at the validity (`validity_of`).
+            Columns of layers without a router are 0 whatever it is.
         lazy: Finished requests come as `PendingRoutedExperts`, which wait for their last step and
             are converted when somebody looks at them, instead of arrays. For engines whose outputs
             do not leave the process between worker and consumer.

@@ -13,11 +13,11 @@ from routecap.adapter import to_array
 from ._unread import Rows
 
 
-def spread(
-    cells: NDArray[Any], decoder_layers: int, layer_map: NDArray[Any], fill: int
-) -> NDArray[Any]:
-    """[rows, layers of the decoder, ...] from [rows, layers that route, ...], with `fill`."""
-    out = np.full((len(cells), decoder_layers, *cells.shape[2:]), fill, cells.dtype)
+def spread(cells: NDArray[Any], decoder_layers: int, layer_map: NDArray[Any]) -> NDArray[Any]:
+    """[rows, layers of the decoder, ...] from [rows, layers that route, ...]. The others are zeros,
+    as in vLLM's own capture.
+    """
+    out = np.zeros((len(cells), decoder_layers, *cells.shape[2:]), cells.dtype)
     out[:, layer_map] = cells
     return out
 
@@ -36,7 +36,7 @@ class PendingRoutedExperts:
         routing: The rows with their validity, tags and layers. Whoever takes it holds its memory.
         first: The row of `routing` that is row 0 here.
         decoder_layers: If not 0, there are this many layers, those of the decoder. Cells of layers
-            that do not route are missing; in unsigned types they are 0.
+            that do not route are 0, and not valid.
     """
 
     ndim = 3
@@ -75,19 +75,18 @@ class PendingRoutedExperts:
     def array(self) -> NDArray[Any]:
         if self._array is None:
             self.read()
-            fill = self._fill if self.dtype.kind == "i" else 0
-            self._array = self._spread(to_array(self.part(), self._fill, self.dtype), fill)
+            self._array = self._spread(to_array(self.part(), self._fill, self.dtype))
         return self._array
 
     def validity(self) -> NDArray[np.bool_]:
         """[rows, layers]: which cells are there."""
-        return self._spread(self.part().mask(), False)
+        return self._spread(self.part().mask())
 
-    def _spread(self, cells: NDArray[Any], fill: int) -> NDArray[Any]:
+    def _spread(self, cells: NDArray[Any]) -> NDArray[Any]:
         """[rows, layers, ...] from [rows, layers that route, ...]."""
         if not self.decoder_layers:
             return cells
-        return spread(cells, self.decoder_layers, self.routing.layer_map, fill)
+        return spread(cells, self.decoder_layers, self.routing.layer_map)
 
     def of(self, dtype: DTypeLike) -> PendingRoutedExperts:
         """The same in another integer type."""

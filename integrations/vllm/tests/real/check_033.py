@@ -174,7 +174,7 @@ def judge(name, index):
         notes.append((name, len(array), rows, one["first"], known["ended"]))
         return
     dense = [layer for layer in range(array.shape[1]) if layer not in ROUTES]
-    counts["WRONG layers without a router"] += bool((array[:, dense] != FILL).any())
+    counts["WRONG layers without a router"] += bool(array[:, dense].any())
     for position, row in enumerate(array[:, ROUTES].astype(np.int32), one["first"]):
         truths = [life[position] for life in lives[internal] if position in life]
         judge_row(name, position, row, truths)

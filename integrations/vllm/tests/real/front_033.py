@@ -53,8 +53,8 @@ def expect(right, what):
 
 
 def rows(first, end):
-    """[rows, layers of the decoder, K]; those of layers without a router are missing."""
-    found = np.full((end - first, LAYERS, K), -1, np.int16)
+    """[rows, layers of the decoder, K]; those of layers without a router are 0."""
+    found = np.zeros((end - first, LAYERS, K), np.int16)
     for layer in SHAPE:
         at = np.arange(first, end)[:, None] * 7 + layer * 3
         found[:, layer] = (at + np.arange(K)) % EXPERTS[0]
