@@ -316,7 +316,7 @@ prefill_decode_llama() { on_llama prefill_decode "$@"; }
 passed=0 failed=0
 # check NAME COMMAND...: one check, silent if it passes.
 check() {
-    local name=$1 log=$build/check.$$.log
+    local name=$1 log=$build/check.$BASHPID.log
     shift
     if "$@" > "$log" 2>&1; then
         passed=$((passed + 1))
@@ -331,7 +331,7 @@ check() {
 # tests NAME COMMAND...: pytest; each of its tests is a check. What it skips, and a run without
 # tests, is a failure.
 tests() {
-    local name=$1 line status log=$build/check.$$.log
+    local name=$1 line status log=$build/check.$BASHPID.log
     shift
     "$@" -p no:cacheprovider -q --tb=short > "$log" 2>&1
     status=$?
