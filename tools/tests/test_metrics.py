@@ -566,7 +566,7 @@ def test_what_top_is_served_is_not_trusted(
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/metrics"
         assert main(["top", url, "--interval", "0", "--count", "1"]) == 2
         server.shutdown()
