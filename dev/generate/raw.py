@@ -139,7 +139,15 @@ def go_digest() -> str:
 def go(headers: Headers) -> str:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "generated.go"
-        run("go", "run", "./internal/generate", "-output", output, cwd=ROOT / "bindings/go")
+        run(
+            "go",
+            "run",
+            "-trimpath",
+            "./internal/generate",
+            "-output",
+            output,
+            cwd=ROOT / "bindings/go",
+        )
         return output.read_text()
 
 

@@ -103,6 +103,10 @@ class Tree(unittest.TestCase):
         lines = [each for each in done.stdout.splitlines() if not each.endswith(" is left out")]
         return done.returncode, [each.removeprefix("generate: ") for each in lines]
 
+    def check(self) -> tuple[int, list[str]]:
+        """The same of --check, which looks at the digests of Rust's and Go's raw layers alone."""
+        return self.generate("--check", "--without", "rust", "--without", "go")
+
     def structures(self) -> dict[str, str]:
         """Of all files that a generator could write."""
         found = {}
@@ -139,7 +143,7 @@ class Sentences(Tree):
         after = self.structures()
         self.assertEqual(before.keys(), after.keys())
         self.assertEqual([name for name in before if before[name] != after[name]], [])
-        self.assertEqual(self.generate("--check"), (0, ["nothing is stale or forgotten"]))
+        self.assertEqual(self.check(), (0, ["nothing is stale or forgotten"]))
 
 
 class Marks(Tree):
@@ -334,7 +338,7 @@ class Additions(Tree):
             with self.subTest(name):
                 self.assertEqual(words(text) - words(after[name]), Counter())
         if raw.keys() == RAW.keys():
-            self.assertEqual(self.generate("--check"), (1, FORGOTTEN))
+            self.assertEqual(self.check(), (1, FORGOTTEN))
         self.compiles()
         if MORE:
             self.assertEqual(raw.keys(), RAW.keys(), "bindgen, go and clang are needed")
