@@ -68,7 +68,8 @@ in_empty_environment() {
     local empty=$work/empty
     rm -rf "$empty"
     python3 -m venv --without-pip "$empty" &&
-        env -i HOME="$HOME" PATH="$empty/bin" "$tools/bin/pip" --python "$empty/bin/python" install --quiet --disable-pip-version-check --no-compile "$wheel" &&
+        env -i HOME="$HOME" PATH="$empty/bin" "$tools/bin/pip" --python "$empty/bin/python" install --quiet --disable-pip-version-check --no-compile "$wheel" \
+            "$build"/package/wheel/routecap_tools-*.whl &&
         (cd / && env -i PATH="$empty/bin" python -I "$package/examples/worker_loop.py" && env -i PATH="$empty/bin" routecap info)
 }
 # complete SDIST: what it holds of the library is what the project has.

@@ -13,7 +13,7 @@
 
 namespace routecap {
 
-// How reasons compare, by their place in the list of reading.h. If two rows lack a cell, the cell
+// How reasons compare, by their @rank in the header. If two rows lack a cell, the cell
 // gets the reason with the higher rank. Element 0 stands for no reason.
 struct ReasonRule {
     int32_t rank;

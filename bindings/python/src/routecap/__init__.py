@@ -144,8 +144,6 @@ if typing.TYPE_CHECKING:
         experts as experts,
         log as log,
         names as names,
-        page as page,
-        plot as plot,
         torch as torch,
     )
 else:
