@@ -106,9 +106,9 @@ docs/faq
 
 docs/guides/own_loop
 docs/guides/accelerators
-docs/guides/vllm
+integrations/vllm/README
 integrations/sglang/README
-docs/guides/transformers
+integrations/transformers/README
 docs/guides/llama_cpp
 docs/guides/ollama
 docs/guides/candle
@@ -124,10 +124,10 @@ examples/model/weights/report
 :hidden:
 :caption: My trainer
 
-docs/guides/trainers
+integrations/replay/trainers
 docs/do_i_need_this
 docs/experts
-docs/replay
+integrations/replay/README
 docs/sequence
 docs/plan
 docs/remote
