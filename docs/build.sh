@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the site into build/docs/html: bash docs/build.sh, in the project's root. A warning is an
 # error.
-. examples/setup.sh
+. dev/setup.sh
 
 need doxygen=doxygen python3=python3
 python_environment "$build/docs_tools" sphinx==9.0.4 breathe==5.1.0 furo==2025.12.19 myst-parser==5.2.0 \

@@ -4,7 +4,7 @@
 # CPythons of Debian and of Maven Central, modules and crates without a network. What is for the
 # other processor runs under qemu. Ends with one line and exit status 0 if all passed. --keep leaves
 # the CPythons for the next time.
-cd "$(dirname "$0")/.." && . examples/setup.sh
+cd "$(dirname "$0")/.." && . dev/setup.sh
 set +e
 
 work=$build/packaging

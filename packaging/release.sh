@@ -7,7 +7,7 @@
 #
 # Both processors are built here, on either, by zig's clang for glibc 2.28. The kernels are made by
 # nvcc. docs/releasing.md says what comes next.
-cd "$(dirname "$0")/.." && . examples/setup.sh
+cd "$(dirname "$0")/.." && . dev/setup.sh
 
 work=$build/packaging
 dist=$work/dist

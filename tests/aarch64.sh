@@ -2,7 +2,7 @@
 # The library for aarch64 in Release, without CUDA, as GCC and Clang build it: both run the
 # scenarios, the tests of the API and of recording, and the conformance vectors. Elsewhere than on
 # aarch64 under qemu.
-cd "$(dirname "$0")/.." && . examples/setup.sh
+cd "$(dirname "$0")/.." && . dev/setup.sh
 set +e
 work=$build/aarch64
 need cmake=cmake ninja=ninja-build python3=python3 aarch64-linux-gnu-g++=g++-aarch64-linux-gnu clang++-14=clang-14 \

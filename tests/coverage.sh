@@ -5,7 +5,7 @@
 # A branch is one outcome of one condition. A template counts as that instance of it of which most
 # was run. Kernels' bodies run on the host: in the host backend, in the driver that needs no device,
 # and in the tests of them alone.
-cd "$(dirname "$0")/.." && . examples/setup.sh
+cd "$(dirname "$0")/.." && . dev/setup.sh
 to=$build/coverage json=
 [ "${1:-}" = --json ] && json=$2
 need cmake=cmake ninja=ninja-build python3=python3 clang++-14=clang-14 llvm-cov-14=llvm-14 \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The layout of C++ by .clang-format and of Python by .ruff.toml; over the library .clang-tidy, and
 # Clang's thread safety analysis: lint.sh, in the project's root.
-. examples/setup.sh
+. dev/setup.sh
 set +e
 need clang-format-14=clang-format-14 clang-tidy-14=clang-tidy-14 clang++-14=clang-14 cmake=cmake ninja=ninja-build \
     /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev

@@ -7,7 +7,7 @@
 # builds it goes on with. PATTERN: only faults whose description matches. Of a suite each fault has
 # the tests of one program, which is a minute instead of five. Tests that fail without a fault prove
 # nothing, so these run first.
-. examples/setup.sh
+. dev/setup.sh
 set +e
 pattern=${1:-.}
 git diff --quiet || { say "planted: there are changes"; exit 2; }

@@ -8,7 +8,7 @@
 #     run.sh --list           their names, and the usual minutes of each beside another on two cores
 #
 # What each printed is in build/test-logs.
-cd "$(dirname "$0")/.." && . examples/setup.sh
+cd "$(dirname "$0")/.." && . dev/setup.sh
 set +e
 
 export PYTHONDONTWRITEBYTECODE=1

@@ -6,7 +6,7 @@
 #
 # The tests of the CUDA backend run on the driver without a device of tests/fault. Ends with one
 # line and exit status 0 if all passed.
-. examples/setup.sh
+. dev/setup.sh
 set +e
 more=0
 [ "${1:-}" = --more ] && more=1 && shift

@@ -8,7 +8,7 @@
 # The wheel that is tested contains the library of PREFIX. What needs torch runs if
 # ROUTECAP_TORCH_PYTHON names an interpreter that has it, what needs CUDA on the driver without a
 # device of tests/fault. Ends with one line and exit status 0 if all passed.
-. examples/setup.sh
+. dev/setup.sh
 set +e
 more=0
 [ "${1:-}" = --more ] && more=1 && shift

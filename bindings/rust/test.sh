@@ -6,7 +6,7 @@
 #
 # The CUDA tests run with the fake driver of tests/fault. Left under build/rust: cuda_tests and, with
 # --more, bench_rust, the programs to carry to another machine.
-. examples/setup.sh
+. dev/setup.sh
 set +e
 more=0
 [ "${1:-}" = --more ] && more=1 && shift

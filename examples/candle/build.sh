@@ -1,5 +1,5 @@
 # Builds the example against the installed library, as $program. To be sourced in the project's root
-# behind examples/setup.sh and use_library.
+# behind dev/setup.sh and use_library.
 need cargo=cargo cc=gcc c++=g++ pkg-config=pkg-config
 bash examples/candle/patch.sh "$build/candle"
 export CARGO_TARGET_DIR=$build/candle/target

@@ -2,7 +2,7 @@
 # Rows across processes by each store that routecap.remote knows: S3 and HTTP (of moto), Mooncake
 # Store over TCP, Ray; and the job of main.py with each, and with transformers as its engine.
 # usage: check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"

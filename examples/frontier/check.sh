@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The parts of the experiment, and all of it with a tiny model on the CPU: a base, all arms, a kill,
 # the run that goes on from it, a report. usage: check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"

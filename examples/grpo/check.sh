@@ -3,7 +3,7 @@
 # examples/model on the CPU. --full also makes it on one rank, on transformers, and with Ray's
 # actors as ranks.
 # usage: check.sh [--full] [PREFIX of an installed library]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
 [ "${1:-}" = --full ] && full=1 && shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the example with JAX from PyPI (80 MB), on the CPU. usage: check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"

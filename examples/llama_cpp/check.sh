@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the programs of this folder with small models of random weights: every row that was captured
 # is compared with the engine's own tensors.
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 install_library
 install_llama

@@ -1,5 +1,5 @@
 # Builds the example against the installed library, as $program. To be sourced in the project's root
-# behind examples/setup.sh and use_library.
+# behind dev/setup.sh and use_library.
 need cargo=cargo cmake=cmake c++=g++ pkg-config=pkg-config
 need_libclang
 # llama.cpp's C++ takes all the time: with little optimisation, half of it.

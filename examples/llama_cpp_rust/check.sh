@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests the example, and runs it with the shipped model. usage: check.sh
 # [PREFIX of an installed library]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
 install_python

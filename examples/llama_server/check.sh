@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the library to preload, starts llama-server with it and a small model of random weights, and
 # compares every row that it delivers with the choices of a program that captures nothing.
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 install_library
 install_llama
 install_llama_server

@@ -2,7 +2,7 @@
 # Runs the example, and watches it with a real Prometheus, which is asked everything that the
 # dashboard and the alerts of routecap_tools.metrics ask. No registry has Grafana itself; npm has its
 # schema, which the dashboard is held against. usage: check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 need prometheus=prometheus promtool=prometheus npm=npm

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the example and its tests with Ray from PyPI (80 MB), on two CPUs and an object store of 80
 # MiB. usage: check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures replay with the model of examples/model on the CPU, and runs the tests of the measurement
 # and of examples/grpo. usage: check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 use_library "$@"

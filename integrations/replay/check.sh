@@ -2,7 +2,7 @@
 # Runs the tests of routecap_replay with released trainers, on the CPU: check.sh [--full]
 # [--library PREFIX]. By itself Megatron-Core 0.19, Automodel, slime, miles, and the formats of
 # SkyRL and ART; --full adds Megatron-Core 0.16, torchtitan, and verl with what it needs (290 MB).
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
 [ "${1:-}" = --full ] && full=1 && shift

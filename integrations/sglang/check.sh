@@ -3,7 +3,7 @@
 # conform, and random schedules judged by slot with pages of 1, 16 and 64, of 20,000 rows and more.
 # Without a VERSION: those that trainers pin, and with the newest one every option of check.py.
 # Fetches 300 MB the first time (and PyTorch), and up to 40 MB for a release; takes some minutes for each.
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 set +e
 
 pinned=(0.5.10.post1 0.5.12 0.5.21 0.5.23)

@@ -2,7 +2,7 @@
 # Runs the example with the model of examples/model, and the tests of routecap_transformers on the
 # CPU. usage: check.sh [--full] [PREFIX]. --full has the tests in transformers 5.23, the last version
 # whose models call a cache otherwise, and many random mixtures, alone.
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0
 [ "${1:-}" = --full ] && full=1 && shift

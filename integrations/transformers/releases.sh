@@ -4,7 +4,7 @@
 # usage: releases.sh [--enter] [--library PREFIX] [VERSION...]. Default: the last patch of every minor
 # release that routecap_transformers is checked with. --enter puts each result into docs/matrix.json.
 # A release that is not known is run as one: ROUTECAP_TRANSFORMERS_UNCHECKED=1.
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 enter=0 library=()
 while [[ ${1:-} == --* ]]; do

@@ -6,7 +6,7 @@
 # release: release.sh.
 #
 #   check.sh [VERSION...]     0.21, 0.26 and 0.33 unless named
-cd "$(dirname "$0")/../.." && . examples/setup.sh && . integrations/vllm/tests/real/environment.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/vllm/tests/real/environment.sh
 set +e
 
 versions=("$@")

@@ -2,7 +2,7 @@
 # The pages: what they and the tests say of each other is so. With --site instead: the site that is
 # made of them builds without a warning, and its links lead somewhere.
 # usage: bash tests/docs/check.sh [--site], in the project's root
-. examples/setup.sh
+. dev/setup.sh
 set +e
 
 # The failures that tests name are those that docs/failures.md tells.

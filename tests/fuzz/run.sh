@@ -32,7 +32,7 @@ done
 
 build() {
     local to=$1 target source flags=(-gline-tables-only -O1 -std=c++20 -fno-omit-frame-pointer -fno-sanitize-recover=all)
-    cd "$here/../.." && . examples/setup.sh
+    cd "$here/../.." && . dev/setup.sh
     need clang++-14=clang-14 "/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-$(uname -m).a=libclang-rt-14-dev" cmake=cmake \
         ninja=ninja-build python3=python3 /usr/include/gtest/gtest.h=libgtest-dev
     mkdir -p "$to/objects" "$build/fuzz"

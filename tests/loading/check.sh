@@ -6,7 +6,7 @@
 #                                             that the tests have built
 #
 # ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made under build/.
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 set +e
 
 library=${1:-$(find "$prefix" -name libroutecap.so.1)}

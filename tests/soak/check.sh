@@ -16,7 +16,7 @@
 #         LD_LIBRARY_PATH=. ROUTECAP_TEST_BACKEND=cuda ROUTECAP_TEST_GRAPH=$graph \
 #             ./soak --seconds 300 --json soak_$graph.json
 #     done
-cd "$(dirname "$0")/../.." && . examples/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh
 set +e
 seconds=20 seed=1
 while [ $# -gt 0 ]; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs check.py, in vLLM's engine on the CPU: with steps scheduled one after another, with steps
 # scheduled ahead, as on a GPU, and with the drop-in module. Sets up all it needs.
-cd "$(dirname "$0")/../../.." && . examples/setup.sh
+cd "$(dirname "$0")/../../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 set +e
 

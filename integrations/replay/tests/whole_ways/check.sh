@@ -3,7 +3,7 @@
 # server and engine, and a step with replay. By itself through all of them; the first time it
 # fetches 1.2 GB.
 # usage: check.sh [verl] [skyrl]
-cd "$(dirname "$0")/../../../.." && . examples/setup.sh && . integrations/vllm/tests/real/environment.sh
+cd "$(dirname "$0")/../../../.." && . dev/setup.sh && . integrations/vllm/tests/real/environment.sh
 set +e
 ways=("$@")
 [ $# -gt 0 ] || ways=(verl skyrl)

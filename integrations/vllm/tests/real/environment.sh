@@ -1,4 +1,4 @@
-# Released vLLM without a GPU: to be sourced behind examples/setup.sh.
+# Released vLLM without a GPU: to be sourced behind dev/setup.sh.
 
 # environment VERSION: makes that of a release, once; afterwards $python is its interpreter. What
 # the releases import is shared, and so is PyTorch (600 MB, fetched once); of vLLM itself the Python

@@ -1,4 +1,4 @@
-# What the examples and the tests need, made once under build/ and found there the next time. To be
+# What examples, tests and packages need, made once under build/ and found there the next time. To be
 # sourced by bash, in the project's root.
 set -euo pipefail
 
