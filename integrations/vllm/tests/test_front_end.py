@@ -334,6 +334,20 @@ def test_formats_of_0_26_have_the_layers_that_its_arrays_have(make):
         assert not array[:, 2].any()  # a layer without a router
 
 
+# In uint8 these columns were 255, so that no answer of a model with 256 experts could be written.
+def test_a_layer_without_a_router_lacks_no_cell_where_every_number_is_an_expert(make):
+    processor = make("0.26")
+    routing = routecap.Routing.from_arrays(IDS[:5], experts=256)
+    rows = PendingRoutedExperts(routing, (5, 2, 3), -1, decoder_layers=3)
+    processor.add("a", format="npy.base64", dtype="uint8")
+    [found] = processor.process_outputs(
+        [out("a", 7, 8, 9, reason=LENGTH, rows=_transport.to_bytes(rows))]
+    ).request_outputs
+    array = np.load(io.BytesIO(base64.b64decode(found.outputs[0].routed_experts)))
+    np.testing.assert_array_equal(array[:, :2], IDS[:5])
+    assert array.dtype == np.uint8 and not array[:, 2].any()
+
+
 def test_what_0_26_does_not_have_is_refused_by_name(make, monkeypatch):
     processor = make("0.26")
     monkeypatch.setattr(_front_end, "_captures", False)
