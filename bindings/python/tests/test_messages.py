@@ -4,6 +4,7 @@ at, not only those that a test happens to provoke."""
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,12 @@ WHAT_TO_DO = re.compile(
 )
 
 
-def messages(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def messages(path: Path) -> list[tuple[int, str]]:
+    return list(messages_of(path))
+
+
+def messages_of(path: Path) -> Iterator[tuple[int, str]]:
     """The texts of what a module raises, warns of or logs, with `{}` for what is filled in."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not node.args:
@@ -54,4 +60,4 @@ def test_every_message_says_what_to_do(path: Path) -> None:
 
 
 def test_the_messages_are_found() -> None:
-    assert sum(len(list(messages(path))) for path in MODULES) > 100
+    assert sum(len(messages(path)) for path in MODULES) > 100

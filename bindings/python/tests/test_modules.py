@@ -3,6 +3,7 @@ what is private in another folder, and none is too long to read."""
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -24,9 +25,14 @@ def modules(*packages: Path) -> dict[str, Path]:
     return found
 
 
+@cache
+def nodes(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
 def imports(file: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, ast.alias]]:
     """Every import of a module: at its top, in a function, and for annotations alone."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file.read_text()):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 yield node, alias
@@ -97,7 +103,7 @@ def private(name: str, names: dict[str, Path]) -> set[str]:
             path = ".".join([*source, *([node.module] if node.module else []), alias.name])
         of_modules[alias.asname or alias.name] = path
         found.add(path)
-    for node in ast.walk(ast.parse(names[name].read_text())):
+    for node in nodes(names[name].read_text()):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             path = of_modules.get(node.value.id, "")
             if path in names:
