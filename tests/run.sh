@@ -277,7 +277,7 @@ soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds 10; }
 # have.
 suites='
 asan-ubsan|default|4|asan
-python|default|5|package_of python
+python|default|3|package_of python
 tsan|default|3|tsan
 tests|default|2.2|against_installed
 quick-starts|default|2|bash tests/quick_starts/check.sh $prefix
