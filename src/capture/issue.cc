@@ -414,18 +414,17 @@ int32_t ForwardPath::outcome(const Issue &issue) const {
 // Both passes. If it fails nothing has changed.
 int32_t ForwardPath::issue_spans(Issue &issue, int32_t *status, routecap_stream stream) {
     const auto count = static_cast<uint32_t>(issue.count);
-    Registry &registry = state_->registry;
-    Lock lock(registry.mutex);
+    Lock lock(state_->registry.mutex);
     if (issue.step != nullptr) issue.step->begin(issue.ticket, issue.options.tag, count);
     if (check_ || issue.options.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check_and_make_room(issue); s < 0) return s;
-        registry.promised = issue.count + 1;
+        state_->registry.promised = issue.count + 1;
         lock.unlock();
         const int32_t s = take_snapshot(issue, stream);
         lock.lock();
         if (s < 0) {
-            registry.promised = 0;
+            state_->registry.promised = 0;
             return s;
         }
     }
@@ -433,7 +432,7 @@ int32_t ForwardPath::issue_spans(Issue &issue, int32_t *status, routecap_stream 
         if (int32_t s = check_and_make_room(issue); s < 0) return s;
         issue.reserved = issue.wanted == 0 || state_->pool.reserve(issue.wanted);
         if (issue.reserved || reclaimed) break;  // after that what fits is accepted
-        registry.promised = issue.count + 1;
+        state_->registry.promised = issue.count + 1;
         lock.unlock();
         state_->worker.reclaim();
         lock.lock();
