@@ -200,6 +200,24 @@ int32_t ForwardPath::whole_step(const kernels::Source &source,
 
 // ---- Logits ---------------------------------------------------------------------------------
 
+// `hashed`: the router chooses by a table of tokens, and needs logits for weights alone.
+static int32_t check_logits(const routecap_logits &l, bool hashed, uint32_t k) {
+    if (l.logits != nullptr ? !is_float(l.dtype) : l.dtype != 0 && !is_float(l.dtype))
+        return report(ROUTECAP_ERR_DTYPE, "logits.dtype is %d", l.dtype);
+    if (l.rows > 0 && l.logits == nullptr && (!hashed || l.weights != nullptr))
+        return report(ROUTECAP_ERR_ARGUMENT, "logits.logits is NULL");
+    if (hashed && l.rows > 0 && l.tokens == nullptr)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "logits.tokens is NULL, and the router has a hash_table");
+    if (l.tokens != nullptr && l.tokens_dtype != ROUTECAP_DTYPE_I32 &&
+        l.tokens_dtype != ROUTECAP_DTYPE_I64)
+        return report(ROUTECAP_ERR_DTYPE, "logits.tokens_dtype is %d", l.tokens_dtype);
+    if (l.weights != nullptr && l.weights_stride != 0 && l.weights_stride < static_cast<int64_t>(k))
+        return report(ROUTECAP_ERR_ARGUMENT, "logits.weights_stride is %lld",
+                      static_cast<long long>(l.weights_stride));
+    return ROUTECAP_OK;
+}
+
 int32_t ForwardPath::route(uint32_t layer, const routecap_router *router,
                            const routecap_logits *logits, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
@@ -221,21 +239,8 @@ int32_t ForwardPath::route(uint32_t layer, const routecap_router *router,
                       experts, shape.layer_experts[layer]);
     kernels::Router checked;
     if (int32_t status = check_router(r, shape.k, experts, checked); status < 0) return status;
-    const bool hashed = r.hash_table != nullptr;
-    if (l.logits != nullptr ? !is_float(l.dtype) : l.dtype != 0 && !is_float(l.dtype))
-        return report(ROUTECAP_ERR_DTYPE, "logits.dtype is %d", l.dtype);
-    if (l.rows > 0 && l.logits == nullptr && (!hashed || l.weights != nullptr))
-        return report(ROUTECAP_ERR_ARGUMENT, "logits.logits is NULL");
-    if (hashed && l.rows > 0 && l.tokens == nullptr)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "logits.tokens is NULL, and the router has a hash_table");
-    if (l.tokens != nullptr && l.tokens_dtype != ROUTECAP_DTYPE_I32 &&
-        l.tokens_dtype != ROUTECAP_DTYPE_I64)
-        return report(ROUTECAP_ERR_DTYPE, "logits.tokens_dtype is %d", l.tokens_dtype);
-    if (l.weights != nullptr && l.weights_stride != 0 &&
-        l.weights_stride < static_cast<int64_t>(shape.k))
-        return report(ROUTECAP_ERR_ARGUMENT, "logits.weights_stride is %lld",
-                      static_cast<long long>(l.weights_stride));
+    if (int32_t status = check_logits(l, r.hash_table != nullptr, shape.k); status < 0)
+        return status;
     const kernels::Logits from{
         .logits = l.logits,
         .row_stride = l.row_stride != 0 ? l.row_stride : experts,
