@@ -280,6 +280,27 @@ void StepWorker::release_early(LogEntry &entry) {
     }
 }
 
+// Makes the routing of a request. False if there was no memory for it.
+bool StepWorker::finish(Finish &finish) {
+    RowStore &rows = finish.data->rows;
+    const uint64_t end = finish.all
+                             ? std::max(finish.end, rows.placed_end.load(std::memory_order_relaxed))
+                             : finish.end;
+    std::vector<Segment> segments;
+    try {
+        const Lock lock(rows.mutex);
+        segments = rows.share(0, end);
+    } catch (const std::bad_alloc &) {
+        // At the capturer's end, which must not wait for memory for ever.
+        constexpr uint32_t kPatience = 100;
+        if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience) return false;
+    }
+    count_settled(rows.drop_drafts(UINT64_MAX));
+    rows.clear();
+    finish.data->fill(0, end, std::move(segments));
+    return true;
+}
+
 // False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything
 // else refuses rows instead.
 bool StepWorker::apply(LogEntry &entry) {
@@ -322,23 +343,7 @@ bool StepWorker::apply(LogEntry &entry) {
                     what.rows->attach(what.adoption->take(), what.end);
                 } catch (const std::bad_alloc &) {}  // its rows are missing
             } else if constexpr (std::is_same_v<What, Finish>) {
-                RowStore &rows = what.data->rows;
-                const uint64_t end =
-                    what.all ? std::max(what.end, rows.placed_end.load(std::memory_order_relaxed))
-                             : what.end;
-                std::vector<Segment> segments;
-                try {
-                    const Lock lock(rows.mutex);
-                    segments = rows.share(0, end);
-                } catch (const std::bad_alloc &) {
-                    // At the capturer's end, which must not wait for memory for ever.
-                    constexpr uint32_t kPatience = 100;
-                    if (!stop_.load(std::memory_order_relaxed) || ++refused_at_end_ < kPatience)
-                        return false;
-                }
-                count_settled(rows.drop_drafts(UINT64_MAX));
-                rows.clear();
-                what.data->fill(0, end, std::move(segments));
+                return finish(what);
             } else if constexpr (std::is_same_v<What, Close>) {
                 RowStore &rows = what.data->rows;
                 count_settled(rows.drop_drafts(0));

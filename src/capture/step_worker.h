@@ -74,6 +74,7 @@ private:
     bool apply_ready(Until until) REQUIRES(filing_);
     bool take_log() REQUIRES(filing_);
     bool apply(LogEntry &entry) REQUIRES(filing_);
+    bool finish(Finish &finish) REQUIRES(filing_);
     void release_early(LogEntry &entry) REQUIRES(filing_);
     void file_step(int32_t slot) REQUIRES(filing_);
     void file_span(const Step &step, StepSpan &span, const SlotContents &contents, bool failed,
