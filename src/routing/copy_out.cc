@@ -75,6 +75,21 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
     });
 }
 
+// Refuses a fill that could be taken for an expert.
+int32_t check_fill(const routecap_copy_options &o, const ElementLimits &limit, uint32_t experts,
+                   const uint8_t *mask) {
+    if (!limit.holds(o.fill))
+        return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d",
+                      static_cast<long long>(o.fill), o.dtype);
+    const uint64_t written = limit.written(o.fill);
+    if (written < experts && mask == nullptr)
+        return report(
+            ROUTECAP_ERR_ARGUMENT,
+            "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
+            ull(written));
+    return ROUTECAP_OK;
+}
+
 }  // namespace
 
 int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
@@ -98,17 +113,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 
     const uint32_t layers = o.layers != 0 ? o.layers : shape.layers - o.first_layer;
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
-    if (!strictness.complete) {
-        if (!limit.holds(o.fill))
-            return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d",
-                          static_cast<long long>(o.fill), o.dtype);
-        const uint64_t written = limit.written(o.fill);
-        if (written < shape.experts && mask == nullptr)
-            return report(
-                ROUTECAP_ERR_ARGUMENT,
-                "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
-                ull(written));
-    }
+    if (!strictness.complete)
+        if (int32_t s = check_fill(o, limit, shape.experts, mask); s < 0) return s;
     if (o.row_stride < 0 || o.layer_stride < 0)
         return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
     const uint64_t r = rows, l = layers, k = shape.k;

@@ -85,6 +85,23 @@ int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) 
     return ROUTECAP_OK;
 }
 
+// Which column each layer has, and which columns are no layer's.
+static int32_t assign_columns(bool decoder, ArrayLayout &layout) {
+    std::vector<bool> captured(layout.columns);
+    for (uint32_t l = 0; l < layout.shape->layers; l++) {
+        const auto column = decoder ? static_cast<uint32_t>(layout.shape->layer_map[l]) : l;
+        if (column >= layout.columns)
+            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                          "the bytes have %u columns; hint.layer_map[%u] is %u", layout.columns, l,
+                          column);
+        layout.column.push_back(column);
+        captured[column] = true;
+    }
+    for (uint32_t c = 0; c < layout.columns; c++)
+        if (!captured[c]) layout.left_out.push_back(c);
+    return ROUTECAP_OK;
+}
+
 int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint, uint64_t size,
                     ArrayLayout &layout) {
     const routecap_wire_hint &h = hint.values;
@@ -122,18 +139,7 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
                        "hint", layout.shape);
         s < 0)
         return s;
-    std::vector<bool> captured(layout.columns);
-    for (uint32_t l = 0; l < layers; l++) {
-        const auto column = decoder ? static_cast<uint32_t>(layout.shape->layer_map[l]) : l;
-        if (column >= layout.columns)
-            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                          "the bytes have %u columns; hint.layer_map[%u] is %u", layout.columns, l,
-                          column);
-        layout.column.push_back(column);
-        captured[column] = true;
-    }
-    for (uint32_t c = 0; c < layout.columns; c++)
-        if (!captured[c]) layout.left_out.push_back(c);
+    if (int32_t s = assign_columns(decoder, layout); s < 0) return s;
     layout.row_bytes = uint64_t{layout.columns} * k * layout.dtype->bytes;
     const uint64_t rows = size / layout.row_bytes, rest = size % layout.row_bytes;
     if ((shape || h.rows != 0) && (rows != layout.rows || rest != 0))
