@@ -42,7 +42,7 @@ include_patterns = [
     "examples/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
-    "tests/bench/results/*.md",
+    "lab/results/*.md",
     "reference/**",
 ]
 suppress_warnings = [
@@ -134,7 +134,7 @@ docs/remote
 docs/wire
 docs/doctor
 docs/conform
-docs/matrix
+lab/matrix
 ```
 ```{toctree}
 :hidden:
@@ -142,7 +142,7 @@ docs/matrix
 
 docs/load
 docs/diagnostics
-docs/scale
+lab/scale
 ```
 ```{toctree}
 :hidden:
@@ -169,11 +169,11 @@ docs/compatibility
 :caption: Evidence
 
 docs/performance
-docs/evidence
-docs/repeat
+lab/evidence
+lab/repeat
 docs/failures
 docs/comparison
-Replay, measured <tests/bench/results/replay_h200>
+Replay, measured <lab/results/replay_h200>
 Replay in training <examples/frontier/README>
 Its tables <examples/frontier/results/report>
 ```
@@ -182,8 +182,8 @@ Its tables <examples/frontier/results/report>
 :caption: Work on it
 
 docs/roadmap
-docs/upstream/auxiliary_outputs
-docs/upstream/self_describing_object
+lab/upstream/auxiliary_outputs
+lab/upstream/self_describing_object
 docs/releasing
 tests/README
 tests/vectors/README

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The table of trainers.md, from trainers.json (released trainers, the engines that
-their packages pin, and runs of integrations/replay/tests/whole_ways) and docs/matrix.json (runs of engines).
+their packages pin, and runs of integrations/replay/tests/whole_ways) and lab/matrix.json (runs of engines).
 
     trainers.py                writes the page
     trainers.py --check        fails if the page is stale
@@ -17,7 +17,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DATA, PAGE = HERE / "trainers.json", HERE / "trainers.md"
-ENGINES = ROOT / "docs/matrix.json"
+ENGINES = ROOT / "lab/matrix.json"
 BEGIN, END = "<!-- by integrations/replay/trainers.py -->\n", "<!-- end -->\n"
 SAME = ("trainer", "version", "engine", "engine_version")
 

@@ -2,7 +2,7 @@
 # Runs these tests in releases of transformers, each beside the PyTorch of the others and with what
 # it needs of the libraries that pin it: all families in the newest two, two of them in the others.
 # usage: releases.sh [--enter] [--library PREFIX] [VERSION...]. Default: the last patch of every minor
-# release that routecap_transformers is checked with. --enter puts each result into docs/matrix.json.
+# release that routecap_transformers is checked with. --enter puts each result into lab/matrix.json.
 # A release that is not known is run as one: ROUTECAP_TRANSFORMERS_UNCHECKED=1.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
@@ -77,6 +77,6 @@ for version in "${asked[@]}"; do
     [ -e "$junit" ] || continue
     report "$version" "${ROUTECAP_FAMILIES//,/ and }" "$junit" $((SECONDS - begin)) > "$build/releases/$version.json"
     say "$version: $(cat "$build/releases/$version.json")"
-    [ $enter = 0 ] || locked matrix python3 docs/matrix.py add "$build/releases/$version.json"
+    [ $enter = 0 ] || locked matrix python3 lab/matrix.py add "$build/releases/$version.json"
 done
 closing

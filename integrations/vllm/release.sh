@@ -5,7 +5,7 @@
 #
 #   release.sh [VERSION...]     all from 0.21 to 0.33 unless named; 0.24 is 0.24.0
 #
-# The reports are in build/vllm_engine/reports: docs/matrix.py add FILE... enters them in the matrix.
+# The reports are in build/vllm_engine/reports: lab/matrix.py add FILE... enters them in the matrix.
 cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/vllm/tests/real/environment.sh
 set +e
 

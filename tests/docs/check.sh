@@ -52,12 +52,11 @@ every_base() {
 # The matrix says that an adapter has changed since a run if its code did, and not if a comment did.
 matrix_is_current() {
     local copy=$build/matrix file
-    rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/bindings/python/src" "$copy/examples" &&
-        cp docs/matrix.* docs/conform.md "$copy/docs" && cp -r bindings/python/src/routecap "$copy/bindings/python/src" &&
-        cp -r integrations "$copy" &&
-        cp -r examples/llama_cpp examples/llama_server "$copy/examples" && python3 docs/matrix.py --check || return 1
+    rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/lab" "$copy/examples" &&
+        cp lab/matrix.* "$copy/lab" && cp docs/conform.md "$copy/docs" && cp -r integrations "$copy" &&
+        cp -r examples/llama_cpp examples/llama_server "$copy/examples" && python3 lab/matrix.py --check || return 1
     # In the copy all runs are of the adapters as they are.
-    python3 - "$copy/docs" << 'END' && python3 "$copy/docs/matrix.py" || return 1
+    python3 - "$copy/lab" << 'END' && python3 "$copy/lab/matrix.py" || return 1
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import matrix
@@ -65,13 +64,13 @@ runs = json.loads(matrix.DATA.read_text())
 matrix.DATA.write_text(json.dumps([run | {"adapter": matrix.digest(run)} for run in runs]))
 END
     file=$copy/integrations/transformers/src/routecap_transformers/_taps.py
-    echo "# a comment" >> "$file" && python3 "$copy/docs/matrix.py" --check || return 1
-    echo "more = 1" >> "$file" && ! python3 "$copy/docs/matrix.py" --check
+    echo "# a comment" >> "$file" && python3 "$copy/lab/matrix.py" --check || return 1
+    echo "more = 1" >> "$file" && ! python3 "$copy/lab/matrix.py" --check
 }
 # The table of trainers says what their runs and those of engines say, and nothing else.
 trainers_are_current() {
     local copy=$build/trainers_page
-    rm -rf "$copy" && mkdir -p "$copy/docs" "$copy/integrations/replay" && cp docs/matrix.json "$copy/docs" &&
+    rm -rf "$copy" && mkdir -p "$copy/lab" "$copy/integrations/replay" && cp lab/matrix.json "$copy/lab" &&
         cp integrations/replay/trainers.* "$copy/integrations/replay" && python3 integrations/replay/trainers.py --check || return 1
     sed -i 's/"wrong": 0/"wrong": 1/' "$copy/integrations/replay/trainers.json" && ! python3 "$copy/integrations/replay/trainers.py" --check
 }
@@ -92,7 +91,7 @@ if [ "${1:-}" = --site ]; then
 fi
 check "README.md has at most 7 KB" short_readme
 check "lines end at 100 columns" short_lines
-check "the table of measurements is that of the results" python3 docs/evidence.py --check
+check "the table of measurements is that of the results" python3 lab/evidence.py --check
 check "the matrix of engines is that of its runs" matrix_is_current
 check "the table of trainers is that of their runs" trainers_are_current
 check "failures and the tests that name them" failures_are_told

@@ -11,7 +11,7 @@ try to empty it, and without. The oracle is oracle.py's. Prints a line for each 
 PASSED or FAILED.
 
 --json: `routecap conform` judges the same engine first, and a report of both is written there, for
-docs/matrix.py.
+lab/matrix.py.
 """
 
 import argparse

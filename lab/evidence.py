@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of docs/evidence.md: one line for each measurement in tests/bench/results, read from
+"""The table of lab/evidence.md: one line for each measurement in lab/results, read from
 the files themselves. The commit is what the file says that it measured: the first that it names.
 
 evidence.py writes the table. evidence.py --check fails if it is stale.
@@ -11,9 +11,9 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "tests/bench/results"
-PAGE = ROOT / "docs/evidence.md"
-BEGIN, END = "<!-- by docs/evidence.py -->\n", "<!-- end -->\n"
+RESULTS = ROOT / "lab/results"
+PAGE = ROOT / "lab/evidence.md"
+BEGIN, END = "<!-- by lab/evidence.py -->\n", "<!-- end -->\n"
 HASH = re.compile(r"(?<!of )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,12}\b")
 
 
@@ -53,7 +53,7 @@ def line(name: str, files: list[pathlib.Path]) -> str:
     said = re.sub(r"--\w+", r"`\g<0>`", said)  # or the site would make a dash of it
     named = HASH.findall("\n".join([*texts, json.dumps(data)]))
     commit = named[0 if texts else -1][:7] if named else ""  # of several runs the last one's
-    link = f"[{name}](../{min(files, key=lambda f: f.suffix == '.json').relative_to(ROOT)})"
+    link = f"[{name}]({min(files, key=lambda f: f.suffix == '.json').relative_to(PAGE.parent)})"
     return f"| {link} | {said} | {commit} |"
 
 
@@ -75,7 +75,7 @@ def main() -> int:
     if not check:
         PAGE.write_text(made)
     elif made != page:
-        print("docs/evidence.md is stale: python3 docs/evidence.py")
+        print("lab/evidence.md is stale: python3 lab/evidence.py")
         return 1
     return 0
 

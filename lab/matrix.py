@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/matrix.md from docs/matrix.json: what `routecap conform` said of engines when it was run.
+"""lab/matrix.md from lab/matrix.json: what `routecap conform` said of engines when it was run.
 
     matrix.py                      writes the page
     matrix.py --check              fails if the page is stale
@@ -26,8 +26,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DATA, PAGE = ROOT / "docs/matrix.json", ROOT / "docs/matrix.md"
-BEGIN, END = "<!-- by docs/matrix.py -->\n", "<!-- end -->\n"
+DATA, PAGE = ROOT / "lab/matrix.json", ROOT / "lab/matrix.md"
+BEGIN, END = "<!-- by lab/matrix.py -->\n", "<!-- end -->\n"
 ADAPTERS = {
     "vLLM": "integrations/vllm/src/routecap_vllm/*.py",
     "SGLang": "integrations/sglang/src/routecap_sglang/*.py",
@@ -219,7 +219,7 @@ def main():
         PAGE.write_text(made)
         return 0
     if made != page:
-        print("docs/matrix.md is stale: python3 docs/matrix.py writes it")
+        print("lab/matrix.md is stale: python3 lab/matrix.py writes it")
         return 1
     older = [run for run in runs if is_older(run)]
     for run in older if arguments.current else ():
