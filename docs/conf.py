@@ -84,10 +84,11 @@ autoapi_options = [
 autoapi_python_class_content = "class"
 autoapi_keep_files = False
 PYTHON = re.compile(
-    r"routecap(\.(adapter|analysis|art|conform|doctor|experts|log|models|names|page|plot|sglang|skyrl|torch|transformers|vllm))?(\.[A-Za-z]\w*)*"
+    r"(routecap(\.(adapter|analysis|art|experts|log|models|names|skyrl|torch))?"
+    r"|routecap_tools(\.(conform|doctor|page|plot))?|routecap_(sglang|transformers|vllm))(\.[A-Za-z]\w*)*"
 )
 PYTHON_ELSEWHERE = re.compile(
-    r"routecap\.vllm\.routed_experts_capturer|routecap\.command"
+    r"routecap_vllm\.routed_experts_capturer|routecap_tools\.command"
 )  # vLLM's names; a program
 
 NAVIGATION = """
