@@ -42,7 +42,10 @@ include_patterns = [
     "examples/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
-    "lab/results/*.md",
+    "lab/**.md",
+    "integrations/*/*.md",
+    "tools/README.md",
+    "dev/generate/README.md",
     "reference/**",
 ]
 suppress_warnings = [
@@ -70,7 +73,14 @@ breathe_domain_by_extension = {"h": "c"}
 breathe_show_include = False
 breathe_show_define_initializer = True
 
-autoapi_dirs = [str(root / "bindings/python/src/routecap")]
+autoapi_dirs = [
+    str(root / each / f"routecap{name}")
+    for each, name in [
+        ("bindings/python/src", ""),
+        ("tools/src", "_tools"),
+        *((f"integrations/{name}/src", f"_{name}") for name in ("vllm", "sglang", "transformers")),
+    ]
+]
 sys.path.insert(0, str(root / "bindings/python/src"))  # where base classes are looked for
 autoapi_root = "reference/python"
 autoapi_add_toctree_entry = False
@@ -159,7 +169,12 @@ docs/format
 
 reference/c
 Python classes <reference/python/routecap/index>
+reference/python/routecap_tools/index
+reference/python/routecap_vllm/index
+reference/python/routecap_sglang/index
+reference/python/routecap_transformers/index
 Python package <bindings/python/README>
+Tools <tools/README>
 Rust crate <bindings/rust/routecap/README>
 Go package <bindings/go/README>
 rustdoc and go doc <docs/references>
@@ -170,6 +185,7 @@ docs/compatibility
 :caption: Evidence
 
 docs/performance
+lab/README
 lab/evidence
 lab/repeat
 docs/failures
@@ -188,6 +204,7 @@ lab/upstream/self_describing_object
 docs/releasing
 tests/README
 tests/vectors/README
+dev/generate/README
 CONTRIBUTING
 SECURITY
 CHANGELOG

@@ -163,7 +163,7 @@ for processor in x86_64 aarch64; do
 done
 in_environment() {
     python3 -m venv "$place/venv" && "$place/venv/bin/pip" install --quiet --disable-pip-version-check numpy &&
-        env -i PATH="$place/venv/bin" pip install --quiet --disable-pip-version-check --no-index --find-links "$dist" routecap &&
+        env -i PATH="$place/venv/bin" pip install --quiet --disable-pip-version-check --no-index --find-links "$dist" routecap-tools &&
         (cd / && env -i PATH="$place/venv/bin" python -I "$root/bindings/python/examples/worker_loop.py" && env -i PATH="$place/venv/bin" routecap info)
 }
 check "pip chooses the wheel for this machine" in_environment
