@@ -103,6 +103,17 @@ class Tree(unittest.TestCase):
         lines = [each for each in done.stdout.splitlines() if not each.endswith(" is left out")]
         return done.returncode, [each.removeprefix("generate: ") for each in lines]
 
+    def write(self) -> tuple[list[str], list[str]]:
+        """What the generator prints, and which raw layers it could not make, as there is no
+        bindgen, Go or clang: these are of other headers then, and of nothing else it complains.
+        """
+        status, printed = self.generate()
+        old = [name for name in RAW if f"{name} is of other headers" in printed]
+        self.assertEqual(status, len(old) > 0, printed)
+        complaints = [each for each in printed if not each.startswith("wrote ")]
+        self.assertEqual(len(complaints), len(old), printed)
+        return printed, old
+
     def check(self) -> tuple[int, list[str]]:
         """The same of --check, which looks at the digests of Rust's and Go's raw layers alone."""
         return self.generate("--check", "--without", "rust", "--without", "go")
@@ -137,13 +148,13 @@ class Sentences(Tree):
             text = path.read_text()
             path.write_text(reworded(text))
             self.assertGreater(path.read_text().count("said"), 20, path.name)
-        status, printed = self.generate()
-        self.assertEqual(status, 0, printed)
+        printed, old = self.write()
         self.assertIn("wrote bindings/rust/routecap/src/declared.rs", printed)
         after = self.structures()
         self.assertEqual(before.keys(), after.keys())
         self.assertEqual([name for name in before if before[name] != after[name]], [])
-        self.assertEqual(self.check(), (0, ["nothing is stale or forgotten"]))
+        if not old:
+            self.assertEqual(self.check(), (0, ["nothing is stale or forgotten"]))
 
 
 class Marks(Tree):
@@ -326,8 +337,7 @@ class Additions(Tree):
         before = self.structures()
         for name, behind, text in ADDED:
             self.change(name, behind, behind + text)
-        status, printed = self.generate()
-        self.assertEqual(status, 0, printed)
+        printed, _ = self.write()
         raw = {name: RAW[name] for name in RAW if f"wrote {name}" in printed}
         for name, parts in (SOURCES | raw).items():
             text = (self.root / name).read_text()
