@@ -19,8 +19,8 @@ failures_are_told() {
 # Files that pages name in the text are there.
 files_are_there() {
     local file missing=0
-    for file in $(grep -ohE '`(kernels|src|include|tests|examples|bindings)/[A-Za-z0-9_./]+`' README.md CONTRIBUTING.md SECURITY.md docs/*.md \
-        docs/guides/*.md tests/README.md | grep -v NAME | tr -d '`' | sort -u); do
+    for file in $(grep -ohE '`(kernels|src|include|tests|examples|bindings|integrations|tools|dev|lab)/[A-Za-z0-9_./]+`' README.md CONTRIBUTING.md SECURITY.md docs/*.md \
+        docs/guides/*.md tests/README.md integrations/*/*.md tools/README.md lab/*.md | grep -v NAME | tr -d '`' | sort -u); do
         [ -e "$file" ] || [ -e "$file.cc" ] || { say "there is no $file"; missing=1; }
     done
     return $missing
@@ -78,7 +78,8 @@ short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 # Lines end at 100 columns; tables and links may be longer.
 short_lines() {
     ! awk 'length > 100 && !/^\|/ && !/\]\(/ { print FILENAME ":" FNR ": " length; found = 1 } END { exit !found }' \
-        *.md docs/*.md docs/guides/*.md bindings/*/README.md examples/README.md examples/*/README.md tests/README.md
+        *.md docs/*.md docs/guides/*.md bindings/*/README.md examples/README.md examples/*/README.md tests/README.md \
+        integrations/*/*.md tools/README.md lab/*.md dev/generate/README.md
 }
 
 if [ "${1:-}" = --site ]; then

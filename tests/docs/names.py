@@ -23,6 +23,9 @@ PAGES = [
     *map(str, sorted(Path("docs").glob("*.md"))),
     *map(str, sorted(Path("docs/guides").glob("*.md"))),
     *map(str, sorted(Path("bindings").glob("*/README.md"))),
+    *map(str, sorted(Path("integrations").glob("*/*.md"))),
+    "tools/README.md",
+    *map(str, sorted(Path("lab").glob("*.md"))),
 ]
 FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|sh|cc|h|c|cu|rs|go|md|json|txt|toml|map)")
 NAME = re.compile(r"(?:routecap|ROUTECAP)_\w+")
