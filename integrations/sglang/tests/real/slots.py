@@ -236,6 +236,7 @@ def judge(lengths, routings, slots):
                 versions[bad][:4],
                 routing.tags[bad][:4],
                 "missing" if not there[bad].any() else "wrong",
+                {routecap.Missing(int(why)).name for why in routing.reasons()[bad].flat if why},
             )
     return counts, tags
 
