@@ -1,5 +1,5 @@
-# What examples, tests and packages need, made once under build/ and found there the next time. To be
-# sourced by bash, in the project's root.
+# What examples, tests and packages need, made once under build/ and found there the next time. To
+# be sourced by bash, in the project's root.
 set -euo pipefail
 
 root=$PWD
@@ -144,8 +144,8 @@ rust_packages() {
 # NumPy; gguf, which writes models for llama.cpp; rich, for tables in a terminal.
 install_python() { python_environment "$build/python" gguf==0.19.0 rich==15.0.0; }
 
-# The Python packages with the installed library in them, unpacked: PYTHONPATH=$package. Each is built
-# again when its sources or the library change; their wheels are in build/package/wheel.
+# The Python packages with the installed library in them, unpacked: PYTHONPATH=$package. Each is
+# built again when its sources or the library change; their wheels are in build/package/wheel.
 install_package() { locked package build_packages; }
 build_packages() {
     local tools=$build/package/tools folder
