@@ -11,7 +11,7 @@ namespace routecap::kernels {
 
 struct Deliver {
     Control *control;
-    const uint8_t *from;  // of the slot: its rows and the header between them, aligned to a chunk
+    const uint8_t *from;  // the slot: its header and rows
     uint8_t *to;
     uint32_t chunks;
     uint32_t position_words;

@@ -29,8 +29,7 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
         if (i >= gridDim.x * blockDim.x) sink = body.layers[min(layer, body.layer_count - 1)];
         const bool valid = i < items && layer < body.layer_count && body.cell(to, row, layer, sink);
         const uint32_t all = __ballot_sync(0xffffffffu, valid);
-        if (i < items && layer % 8 == 0)
-            body.layout.validity(to, row)[layer / 8] = static_cast<uint8_t>(all >> lane);
+        if (i < items && layer % 8 == 0) body.set_validity(to, row, layer / 8, all >> lane);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
@@ -48,8 +47,7 @@ __device__ inline void run(const WholeStep<Id, K> &body) {
         const bool valid =
             i < items && layer < body.snapshot.layer_count && body.cell(to, row, layer);
         const uint32_t all = __ballot_sync(0xffffffffu, valid);
-        if (i < items && lane % 8 == 0)
-            body.snapshot.layout.validity(to, row)[group] = static_cast<uint8_t>(all >> lane);
+        if (i < items && lane % 8 == 0) body.snapshot.set_validity(to, row, group, all >> lane);
     }
     if (blockIdx.x == 0 && group == 0 && threadIdx.x == 0) body.once();
 }

@@ -1,9 +1,8 @@
 // snapshot: narrow the rows begun to one byte or two per id, check every cell, and lay them out row
 // by row in the slot that the slot word names.
 //
-// sink (L, N, K) -> slot: ids [n][L][K] of one or two bytes, one validity bit per cell. An item is
-// one row of eight layers: one byte of validity, 8 * K ids. Items of a row follow one another, so
-// the ids written are contiguous. The sink is only read. A cell is valid if its K ids are in range
+// sink (L, N, K) -> slot: a record per row (row_layout.h). An item is one row of eight layers: one
+// byte of validity, 8 * K ids. Items of a row follow one another, so the ids written are contiguous. The sink is only read. A cell is valid if its K ids are in range
 // and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others are zero.
 #pragma once
 
@@ -46,7 +45,7 @@ struct Snapshot {
     uint8_t *slots;
     SlotLayout layout;
 
-    ROUTECAP_BODY uint32_t groups() const { return layout.validity_bytes; }
+    ROUTECAP_BODY uint32_t groups() const { return layout.row.validity_bytes; }
     ROUTECAP_BODY uint32_t live() const {
         return control->named.slot() == kNoSlot ? 0 : control->rows();
     }
@@ -90,10 +89,14 @@ struct Snapshot {
                            Ids<Id, K> &out) const {
         if (reason != 0)
             for (uint32_t c = 0; c < columns<K>(k); c++) out[c] = c == 0 ? reason : 0;
-        store(reinterpret_cast<Id *>(layout.ids(to, row)) +
-                  static_cast<size_t>(layer) * columns<K>(k),
-              out, k);
+        store(
+            reinterpret_cast<Id *>(layout.at(to, row)) + static_cast<size_t>(layer) * columns<K>(k),
+            out, k);
         return reason == 0;
+    }
+
+    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t valid) const {
+        layout.row.set_validity(layout.at(to, row), g, static_cast<uint8_t>(valid));
     }
 
     // One byte of validity. On a device eight threads do this.
@@ -102,7 +105,7 @@ struct Snapshot {
         uint32_t valid = 0;
         for (uint32_t l = g * 8; l < g * 8 + 8 && l < layer_count; l++)
             valid |= static_cast<uint32_t>(cell(to, row, l, layers[l])) << l % 8;
-        layout.validity(to, row)[g] = static_cast<uint8_t>(valid);
+        set_validity(to, row, g, valid);
     }
 
     // Once per launch, in no order with the items: the slot covers what was armed, unless this is a

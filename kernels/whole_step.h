@@ -51,7 +51,7 @@ struct WholeStep {
         uint32_t valid = 0;
         for (uint32_t l = g * 8; l < g * 8 + 8 && l < snapshot.layer_count; l++)
             valid |= static_cast<uint32_t>(cell(to, row, l)) << l % 8;
-        snapshot.layout.validity(to, row)[g] = static_cast<uint8_t>(valid);
+        snapshot.set_validity(to, row, g, valid);
     }
 
     // Once per launch, in no order with the items. Nothing more can be recorded in this step.

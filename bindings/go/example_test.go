@@ -197,6 +197,58 @@ func ExampleRouting_MarshalBinary() {
 	// 3 rows, 2 layers, tag 9
 }
 
+// Cells that are missing have no ids.
+func ExampleView_All() {
+	capturer, request := capture()
+	defer capturer.Close()
+	routing := finish(capturer, request, 3)
+	defer routing.Close()
+
+	view, err := routing.View()
+	check(err)
+	for position, row := range view.All() {
+		for layer := range int(view.Layers) {
+			fmt.Print(position, " ", view.LayerMap[layer], ": ", row.AppendIDs(nil, layer), "\n")
+		}
+	}
+	// Output:
+	// 0 0: [3 1]
+	// 0 1: [6 4]
+	// 1 0: [0 7]
+	// 1 1: []
+	// 2 0: [5 2]
+	// 2 1: [7 0]
+}
+
+// Rows that another process left in memory, as the library has them itself: they stay where they
+// are.
+func ExampleImportInPlace() {
+	rows := []byte{ // ids of 3 layers, K = 2; validity; zeros up to the next row
+		3, 1, 7, 0, 2, 5, 0b111, 0,
+		4, 6, 0, 7, 1, 2, 0b101, 0, // layer 1 is missing
+	}
+	routing, _, err := routecap.ImportInPlace(routecap.View{
+		DType:     routecap.DTypeU8,
+		Layers:    3,
+		K:         2,
+		Experts:   8,
+		Rows:      2,
+		RowStride: 8,
+		Segments:  []routecap.Segment{{Rows: 2, IDs8: rows, Validity: rows[6:]}},
+	}, 0, func() { fmt.Println("no longer used") })
+	check(err)
+	view, err := routing.View() // a copy
+	check(err)
+	for position, row := range view.All() {
+		fmt.Println(position, row.AppendIDs(nil, 0), row.AppendIDs(nil, 1), row.AppendIDs(nil, 2))
+	}
+	check(routing.Close())
+	// Output:
+	// 0 [3 1] [7 0] [2 5]
+	// 1 [4 6] [] [1 2]
+	// no longer used
+}
+
 func ExampleSplice() {
 	capturer, request := capture()
 	defer capturer.Close()

@@ -1173,6 +1173,162 @@ func TestAViewCanBeImportedAgain(t *testing.T) {
 	mustBe(t, err, ErrDType)
 }
 
+// records are four rows of 3 layers, K = 2, as the library has them: ids, validity, padding. Layer 1
+// of the second row is missing.
+func records[T uint8 | int16](experts uint32) (view View, memory []T) {
+	idBytes := int(unsafe.Sizeof(T(0)))
+	stride := 8 * idBytes // 6 ids, one byte of validity, and zeros
+	memory = make([]T, 4*8)
+	all := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(memory))), len(memory)*idBytes)
+	for row := range 4 {
+		for layer := range 3 {
+			memory[8*row+2*layer], memory[8*row+2*layer+1] = T(row), T(layer+4)
+		}
+		all[row*stride+6*idBytes] = 0b111
+	}
+	all[stride+6*idBytes] = 0b101
+	segment := Segment{First: 5, Rows: 4, Tag: 3, Validity: all[6*idBytes:]}
+	view = View{
+		DType:     typeOf[T](),
+		Layers:    3,
+		K:         2,
+		Experts:   experts,
+		First:     5,
+		Rows:      4,
+		RowStride: uint64(stride),
+	}
+	switch ids := any(memory).(type) {
+	case []uint8:
+		segment.IDs8 = ids
+	case []int16:
+		segment.IDs16 = ids
+	}
+	view.Segments = []Segment{segment}
+	return view, memory
+}
+
+func expectRecords(t *testing.T, v View) {
+	t.Helper()
+	rows := 0
+	for position, row := range v.All() {
+		if position != uint64(5+rows) || row.Tag() != 3 {
+			t.Error("row ", position, " with tag ", row.Tag())
+		}
+		for layer := range 3 {
+			want := []int{rows, layer + 4}
+			if rows == 1 && layer == 1 {
+				want = nil
+			}
+			if ids := row.AppendIDs(nil, layer); !slices.Equal(ids, want) {
+				t.Errorf("row %d, layer %d: %d, not %d", position, layer, ids, want)
+			}
+		}
+		rows++
+	}
+	if rows != 4 {
+		t.Error(rows, " rows")
+	}
+}
+
+func testRecords[T uint8 | int16](t *testing.T, experts uint32) {
+	v, memory := records[T](experts)
+	expectRecords(t, v)
+	released := false
+	lent, _, err := ImportInPlace(v, 0, func() { released = true })
+	must(t, err)
+	if released {
+		t.Error("records were copied")
+	}
+	seen, err := lent.View()
+	must(t, err)
+	expectRecords(t, seen)
+	if seen.RowStride != 0 || len(seen.Segments[0].IDs8)+len(seen.Segments[0].IDs16) != 4*3*2 {
+		t.Error("the rows of a view do not follow one another")
+	}
+	want, err := lent.MarshalBinary()
+	must(t, err)
+	must(t, lent.Close())
+	if !released {
+		t.Error("not released")
+	}
+
+	// What lies differently is the same routing: copied, and released at once.
+	wide := v
+	wide.RowStride = 2 * v.RowStride
+	wide.Rows = 2
+	wide.Segments = slices.Clone(v.Segments)
+	wide.Segments[0].Rows = 2
+	for what, other := range map[string]View{"dense": seen, "every second row": wide} {
+		released = false
+		r, _, err := ImportInPlace(other, 0, func() { released = true })
+		must(t, err)
+		if !released {
+			t.Error(what, ": not released at once")
+		}
+		got, err := r.MarshalBinary()
+		must(t, err)
+		if what == "dense" && !bytes.Equal(got, want) {
+			t.Error(what, ": another routing")
+		}
+		copied, err := r.View()
+		must(t, err)
+		for position, row := range copied.All() {
+			if first := row.ID(0, 0); what != "dense" && first != 2*int(position-5) {
+				t.Errorf("%s: row %d begins with %d", what, position, first)
+			}
+		}
+		must(t, r.Close())
+	}
+
+	setIDs := func(s *Segment, ids []T) {
+		switch ids := any(ids).(type) {
+		case []uint8:
+			s.IDs8 = ids
+		case []int16:
+			s.IDs16 = ids
+		}
+	}
+	for what, wrong := range map[string]struct {
+		change func(*View)
+		err    error
+	}{
+		"ids without the last row's padding": {
+			func(v *View) { setIDs(&v.Segments[0], memory[:len(memory)-1]) }, ErrArgument,
+		},
+		"validity without the last row's": {func(v *View) {
+			s := &v.Segments[0]
+			s.Validity = s.Validity[:3*v.RowStride]
+		}, ErrArgument},
+		"rows that wrap around": {func(v *View) {
+			v.RowStride = 1 << 62
+			v.Segments[0].Rows, v.Rows = 5, 5
+		}, ErrArgument},
+		"a stride that is less than a row": {
+			func(v *View) { v.RowStride = 6 * uint64(v.DType.Size()) }, ErrShapeMismatch,
+		},
+	} {
+		for in, call := range map[string]func(View) (*Routing, Result, error){
+			"":           func(v View) (*Routing, Result, error) { return Import(v, 0) },
+			", in place": func(v View) (*Routing, Result, error) { return ImportInPlace(v, 0, nil) },
+		} {
+			changed := v
+			changed.Segments = slices.Clone(v.Segments)
+			wrong.change(&changed)
+			if _, _, err := call(changed); !errors.Is(err, wrong.err) {
+				t.Errorf("%s%s: %v", what, in, err)
+			}
+		}
+	}
+	if openLoans.Load() != 0 {
+		t.Error(openLoans.Load(), " loans")
+	}
+}
+
+func TestRowsThatLieAsTheLibrarysAreLentInPlaceAndOthersAreCopied(t *testing.T) {
+	t.Run("8 bits", func(t *testing.T) { testRecords[uint8](t, 8) })
+	t.Run("16 bits", func(t *testing.T) { testRecords[int16](t, 300) })
+}
+
 func TestRoutingsAreReadFromAStreamOneByOne(t *testing.T) {
 	c := newCapturer(t, nil)
 	var stream bytes.Buffer

@@ -182,7 +182,10 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 // ---- Views
 
 // View is a routing's contents (routecap_view), in Go's memory: it stays as it is when the routing
-// is closed.
+// is closed. All goes over its rows one by one.
+//
+// RowStride is of ids and of validity. It is 0 in every view of a routing: the rows of a segment's
+// ids follow one another, and those of its validity too. Import takes other rows as well.
 type View struct {
 	DType           DType // of the ids: U8 if no layer has more than 256 experts, otherwise I16
 	Layers          uint32
@@ -193,15 +196,16 @@ type View struct {
 	Complete        bool   // no cell is missing
 	First           uint64 // position of the first row
 	Rows            uint64
+	RowStride       uint64       // bytes from one row of a segment to the next; 0: no gap
 	LayerMap        []int32      // [Layers] index of each captured layer in the decoder
 	LayerExperts    []uint32     // [Layers]
 	LayerProvenance []Provenance // [Layers]
 	Segments        []Segment    // together exactly the rows, in order
 }
 
-// Segment is consecutive rows whose ids lie next to one another in memory (routecap_segment). The
-// ids are in IDs8 or in IDs16, as the view's DType says; without either, all cells of these rows
-// are missing, for Reason. Ids of a cell that is not valid have no meaning.
+// Segment is consecutive rows (routecap_segment). The ids are in IDs8 or in IDs16, as the view's
+// DType says; without either, all cells of these rows are missing, for Reason. Ids of a cell that
+// is not valid have no meaning.
 type Segment struct {
 	First uint64 // position of the first row
 	Rows  uint64
@@ -215,8 +219,9 @@ type Segment struct {
 	Reason Reason
 }
 
-// View copies the routing's contents as they are (routecap_routing_view). CopyTo copies them in a
-// dense layout, to memory of the caller.
+// View copies the routing's contents, segment by segment (routecap_routing_view): each segment's
+// ids and validity become arrays in which the rows follow one another. CopyTo makes one array of
+// all rows, in memory of the caller.
 //
 // Errors: ErrNotReady.
 func (r *Routing) View() (View, error) {
@@ -259,12 +264,12 @@ func (v *cView) copied() View {
 			Tag:      c.tag,
 			Reason:   c.reason,
 			Tags:     copyOf[uint64](c.tags, rows),
-			Validity: copyOf[uint8](c.validity, rows*int(v.validityBytes)),
+			Validity: copyOfRows[uint8](c.validity, rows, int(v.validityBytes), v.rowStride),
 		}
-		if ids := rows * layers * int(v.k); v.dtype == DTypeU8 {
-			s.IDs8 = copyOf[uint8](c.ids, ids)
+		if ids := layers * int(v.k); v.dtype == DTypeU8 {
+			s.IDs8 = copyOfRows[uint8](c.ids, rows, ids, v.rowStride)
 		} else {
-			s.IDs16 = copyOf[int16](c.ids, ids)
+			s.IDs16 = copyOfRows[int16](c.ids, rows, ids, v.rowStride)
 		}
 		view.Segments[i] = s
 	}
@@ -277,6 +282,27 @@ func copyOf[T any](array unsafe.Pointer, length int) []T {
 		return nil
 	}
 	return slices.Clone(unsafe.Slice((*T)(array), length))
+}
+
+// copyOfRows copies rows of C that lie `stride` bytes apart, and may be absent.
+func copyOfRows[T any](first unsafe.Pointer, rows, length int, stride uint64) []T {
+	if first == nil {
+		return nil
+	}
+	copied := make([]T, 0, rows*length)
+	for row := range rows {
+		from := unsafe.Add(first, uintptr(row)*uintptr(stride))
+		copied = append(copied, unsafe.Slice((*T)(from), length)...)
+	}
+	return copied
+}
+
+// strides returns how far the rows of segments lie apart: ids in elements, validity in bytes.
+func (v *View) strides() (ids, validity int) {
+	if v.RowStride != 0 {
+		return int(v.RowStride) / v.DType.Size(), int(v.RowStride)
+	}
+	return int(v.Layers) * int(v.K), (int(v.Layers) + 7) / 8
 }
 
 // All iterates over the rows by position.
@@ -316,8 +342,8 @@ func (r Row) Valid(layer int) bool {
 	if s.IDs8 == nil && s.IDs16 == nil {
 		return false
 	}
-	return s.Validity == nil ||
-		s.Validity[r.index*int(r.view.ValidityBytes)+layer/8]>>(layer%8)&1 != 0
+	_, stride := r.view.strides()
+	return s.Validity == nil || s.Validity[r.index*stride+layer/8]>>(layer%8)&1 != 0
 }
 
 // ID returns one of the K ids in a layer, -1 if the cell is missing. It panics if there is no such
@@ -330,7 +356,8 @@ func (r Row) ID(layer, column int) int {
 	if !valid {
 		return -1
 	}
-	at := (r.index*int(r.view.Layers)+layer)*int(r.view.K) + column
+	stride, _ := r.view.strides()
+	at := r.index*stride + layer*int(r.view.K) + column
 	if r.segment.IDs8 != nil {
 		return int(r.segment.IDs8[at])
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math/bits"
 	"slices"
 	"unsafe"
 )
@@ -14,26 +15,15 @@ import (
 
 // Serialize writes the routing in the serialised form to dst, and returns how many bytes it takes,
 // also with ErrBufferTooSmall: with a dst of nil that is a way to ask (routecap_routing_serialize).
-// The header describes the form. Equal routings give equal bytes.
+// Equal routings give equal bytes. They have a checksum of the header and one of each row, so that
+// a reader of all rows or of some notices whether they arrived as they were written.
 //
 // Errors: ErrNotReady; ErrBufferTooSmall, nothing is written.
-func (r *Routing) Serialize(dst []byte) (int, error) { return r.serialize(dst, 0) }
-
-// SerializeChecked is Serialize with checksums of the header and of each row
-// (ROUTECAP_SERIALIZE_CHECKED), so that a reader of some rows notices whether they arrived as they
-// were written.
-//
-// Errors: ErrNotReady; ErrBufferTooSmall, nothing is written.
-func (r *Routing) SerializeChecked(dst []byte) (int, error) {
-	return r.serialize(dst, uint32(SerializeChecked))
-}
-
-func (r *Routing) serialize(dst []byte, flags uint32) (int, error) {
+func (r *Routing) Serialize(dst []byte) (int, error) {
 	var needed uint64
 	_, err := r.call("routecap_routing_serialize", func(p unsafe.Pointer) Result {
 		return routecap_routing_serialize(
 			p,
-			flags,
 			unsafe.Pointer(unsafe.SliceData(dst)),
 			uintptr(len(dst)),
 			&needed,
@@ -93,8 +83,8 @@ func Deserialize(data []byte, flags ImportFlags) (*Routing, Result, error) {
 // refers to data, which is pinned and must not be changed. When that is over, release is called,
 // unless nil: by a Close of a routing or capturer, or by a later call that lends memory, on its
 // goroutine. It is not called if the call fails. Memory that is not Go's, such as a mapped file,
-// may be lent too. Data that does not begin at a multiple of 8 bytes is copied all the same, and
-// released at once.
+// may be lent too. Data whose address is not a multiple of 16 is copied and released at once. Go
+// allocates the bytes of a routing at such an address; a part of a longer slice may lie differently.
 func DeserializeInPlace(data []byte, flags ImportFlags, release func()) (*Routing, Result, error) {
 	return deserialize(data, flags, func(call func(unsafe.Pointer) Result) Result {
 		l := &loan{release: release}
@@ -121,10 +111,12 @@ func deserialize(
 	return newRouting(routing), r, err
 }
 
+var nothing [1]byte
+
 // start is where data begins; no data are data too.
 func start(data []byte) unsafe.Pointer {
 	if len(data) == 0 {
-		return unsafe.Pointer(&zeros)
+		return unsafe.Pointer(&nothing)
 	}
 	return unsafe.Pointer(unsafe.SliceData(data))
 }
@@ -203,11 +195,14 @@ func SerializedInfo(data []byte) (Serialized, error) {
 //
 // Experts and Complete are not looked at; ValidityBytes may be 0; LayerMap, LayerExperts and
 // LayerProvenance may be nil: 0..Layers-1, Experts (which is then needed) and ProvenanceCaptured.
-// Segments need not hold rows that are MissingAbsent, but are in order.
+// Segments need not hold rows that are MissingAbsent, but are in order. With a RowStride the arrays
+// of a segment may be longer than its rows, and IDs8 or IDs16 reaches to where a next row would
+// begin.
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrArgument, limits, order or segments, or an array
-// that has not the length that it should; ErrDType; ErrFormat, an id of a valid cell out of range
-// or twice.
+// that has not the length that it should; ErrShapeMismatch, a RowStride that is less than ids and
+// validity of a row take, or no multiple of the size of an id; ErrDType; ErrFormat, an id of a
+// valid cell out of range or twice.
 func Import(view View, flags ImportFlags) (*Routing, Result, error) {
 	l := &loan{}
 	defer l.pin.Unpin()
@@ -219,8 +214,11 @@ func Import(view View, flags ImportFlags) (*Routing, Result, error) {
 	)
 }
 
-// ImportInPlace is Import without a copy of the arrays of segments, which are lent as
-// DeserializeInPlace lends its data.
+// ImportInPlace is Import without a copy of the arrays of segments, if the rows of all segments lie
+// as in the library's own memory: K ids of each layer, then ValidityBytes bytes of validity, then
+// zeros up to RowStride, which is the next multiple of the largest power of two that divides the
+// bytes of K ids, at most 16. Such arrays are lent as DeserializeInPlace lends its data. Arrays that
+// lie differently, such as those of Routing.View, are copied and released at once.
 func ImportInPlace(view View, flags ImportFlags, release func()) (*Routing, Result, error) {
 	l := &loan{release: release}
 	return importView(&view, flags, l, l.lend)
@@ -255,6 +253,18 @@ func (v *View) pass(l *loan) (cView, Result) {
 			fmt.Sprintf("%s has %d elements, not %d", name, length, want),
 		}
 	}
+	short := func(name string, length int, rows uint64) (cView, Result) {
+		return cView{}, Result{
+			ErrArgument,
+			fmt.Sprintf(
+				"%s has %d elements, too few for %d rows %d bytes apart",
+				name,
+				length,
+				rows,
+				v.RowStride,
+			),
+		}
+	}
 	for _, table := range []struct {
 		name   string
 		length int
@@ -274,7 +284,7 @@ func (v *View) pass(l *loan) (cView, Result) {
 			return cView{}, Result{ErrArgument, fmt.Sprintf("segment %d has %d rows", i, s.Rows)}
 		}
 		c := cSegment{first: s.First, rows: s.Rows, tag: s.Tag, reason: s.Reason}
-		ids := len(s.IDs8)
+		ids, size := len(s.IDs8), uint64(1)
 		c.ids = pinSlice(&l.pin, s.IDs8)
 		switch {
 		case v.DType == DTypeU8 && s.IDs16 != nil, v.DType != DTypeU8 && s.IDs8 != nil:
@@ -283,14 +293,20 @@ func (v *View) pass(l *loan) (cView, Result) {
 				fmt.Sprintf("segment %d has ids of another type than the view", i),
 			}
 		case v.DType != DTypeU8:
-			ids = len(s.IDs16)
+			ids, size = len(s.IDs16), 2
 			c.ids = pinSlice(&l.pin, s.IDs16)
 		}
-		switch cells := s.Rows * product(v.Layers, v.K); {
-		case (s.IDs8 != nil || s.IDs16 != nil) && uint64(ids) != cells:
+		hasIDs, cells := s.IDs8 != nil || s.IDs16 != nil, s.Rows*product(v.Layers, v.K)
+		switch strided := v.RowStride != 0; {
+		case hasIDs && !strided && uint64(ids) != cells:
 			return fail(name("the array of ids"), ids, cells)
-		case s.Validity != nil && uint64(len(s.Validity)) != s.Rows*validity:
+		// what is lent is read up to the end of the last row's padding
+		case hasIDs && strided && !v.reaches(uint64(ids)*size, s.Rows, v.RowStride):
+			return short(name("the array of ids"), ids, s.Rows)
+		case s.Validity != nil && !strided && uint64(len(s.Validity)) != s.Rows*validity:
 			return fail(name("Validity"), len(s.Validity), s.Rows*validity)
+		case s.Validity != nil && strided && !v.reaches(uint64(len(s.Validity)), s.Rows, validity):
+			return short(name("Validity"), len(s.Validity), s.Rows)
 		case s.Tags != nil && uint64(len(s.Tags)) != s.Rows:
 			return fail(name("Tags"), len(s.Tags), s.Rows)
 		}
@@ -308,6 +324,7 @@ func (v *View) pass(l *loan) (cView, Result) {
 		idSpace:       v.IDSpace,
 		first:         v.First,
 		rows:          v.Rows,
+		rowStride:     v.RowStride,
 		layerMap:      pinSlice(&l.pin, v.LayerMap),
 		layerExperts:  pinSlice(&l.pin, v.LayerExperts),
 		layerProvenance: pinSlice(
@@ -318,6 +335,16 @@ func (v *View) pass(l *loan) (cView, Result) {
 		segmentSize:  unsafe.Sizeof(cSegment{}),
 		segmentCount: uintptr(len(segments)),
 	}, Result{}
+}
+
+// reaches reports whether `rows` rows, RowStride bytes apart, of which the last takes `last` bytes,
+// lie within so many bytes.
+func (v *View) reaches(bytes, rows, last uint64) bool {
+	if rows == 0 {
+		return true
+	}
+	high, before := bits.Mul64(rows-1, v.RowStride)
+	return high == 0 && before <= bytes && last <= bytes-before
 }
 
 // ---- Splicing
@@ -396,8 +423,6 @@ func spliced(
 	return &made, nil
 }
 
-var zeros [64]byte // padding is shorter
-
 // Buffers returns the pieces of the whole head and tail, without a copy: net.Buffers of them is one
 // writev.
 func (s *Spliced) Buffers(head, tail []byte) ([][]byte, error) {
@@ -406,7 +431,6 @@ func (s *Spliced) Buffers(head, tail []byte) ([][]byte, error) {
 		PieceHeader: s.Header,
 		PieceHead:   head,
 		PieceTail:   tail,
-		PieceZero:   zeros[:],
 	}
 	for _, p := range s.Pieces {
 		source := sources[p.Source]
@@ -429,7 +453,6 @@ func (s *Spliced) Reader(head, tail io.ReaderAt) io.Reader {
 		PieceHeader: bytes.NewReader(s.Header),
 		PieceHead:   head,
 		PieceTail:   tail,
-		PieceZero:   bytes.NewReader(zeros[:]),
 	}
 	for _, p := range s.Pieces {
 		readers = append(

@@ -86,9 +86,6 @@ type ReadFlags uint32
 // Order says in which order copies are laid out: OrderRowMajor or OrderLayerMajor.
 type Order int32
 
-// SerializeFlags of the serialised form: 0 or SerializeChecked.
-type SerializeFlags uint32
-
 // ImportFlags of Deserialize and Import: 0 or ImportTrusted.
 type ImportFlags uint32
 

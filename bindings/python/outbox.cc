@@ -69,12 +69,12 @@ struct Answer {
         if (routecap_routing_slice(from, rows.first, rows.end - rows.first, &slice) < 0) return;
         const Routing part(slice);
         uint64_t needed = 0;
-        routecap_routing_serialize(slice, 0, nullptr, 0, &needed);
+        routecap_routing_serialize(slice, nullptr, 0, &needed);
         memory.reset(new (std::nothrow) uint8_t[sizeof(int64_t) + needed]);
         if (memory == nullptr) return;
         const auto size = static_cast<int64_t>(needed);
         std::memcpy(memory.get(), &size, sizeof size);
-        if (routecap_routing_serialize(slice, 0, memory.get() + sizeof size, needed, nullptr) < 0)
+        if (routecap_routing_serialize(slice, memory.get() + sizeof size, needed, nullptr) < 0)
             return;
         bytes = sizeof size + needed;
     }

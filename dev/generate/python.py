@@ -78,7 +78,6 @@ GROUPS = {
         "Layout of ids: [rows, layers, k] or [layers, rows, k].",
         "OrderName",
     ),
-    "SERIALIZE_": ("SerializeFlag", "`checked` of Routing.serialize.", ""),
     "IMPORT_": ("TrustFlag", "`trusted` of Routing.deserialize and Routing.from_arrays.", ""),
     "PIECE_": ("Piece", "Where bytes of a spliced routing come from.", ""),
     "PLAN_LAYOUT_": (

@@ -83,12 +83,9 @@ static struct bytes spliced(struct bytes head, struct bytes tail, uint64_t row) 
                                      room, pieces, sizeof *pieces, ROUTECAP_MAX_PIECES, &splice),
           "serialized_splice");
     for (uint32_t p = 0; p < splice.pieces; p++) {
-        const unsigned char *from[] = {header, head.data, tail.data, NULL};
-        if (pieces[p].source == ROUTECAP_PIECE_ZERO)
-            memset(whole.data + whole.count, 0, pieces[p].bytes);
-        else
-            memcpy(whole.data + whole.count, from[pieces[p].source] + pieces[p].offset,
-                   pieces[p].bytes);
+        const unsigned char *from[] = {header, head.data, tail.data};
+        memcpy(whole.data + whole.count, from[pieces[p].source] + pieces[p].offset,
+               pieces[p].bytes);
         whole.count += pieces[p].bytes;
     }
     free(header);

@@ -162,10 +162,10 @@ static bool write_rows(const char *id, routecap_request request) {
         say("%s: %s", id, tap.api->last_error());
         return false;
     }
-    tap.api->routing_serialize(routing, ROUTECAP_SERIALIZE_CHECKED, NULL, 0, &bytes);
+    tap.api->routing_serialize(routing, NULL, 0, &bytes);
     void *data = malloc(bytes);
-    bool done = data != NULL && tap.api->routing_serialize(routing, ROUTECAP_SERIALIZE_CHECKED,
-                                                           data, bytes, NULL) == ROUTECAP_OK;
+    bool done = data != NULL &&
+                tap.api->routing_serialize(routing, data, bytes, NULL) == ROUTECAP_OK;
     if (!done) say("%s: %s", id, data != NULL ? tap.api->last_error() : "out of memory");
     done = done && write_file(id, "routecap", data, bytes, false);
     free(data);

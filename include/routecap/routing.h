@@ -40,14 +40,19 @@
 extern "C" {
 #endif
 
-/* Consecutive rows whose ids are adjacent in memory. */
+/*
+ * Consecutive rows, view.row_stride bytes apart: row r of a segment has its ids at `ids` plus
+ * r * row_stride bytes, and its validity at `validity` plus as many. routecap_routing_copy_to makes
+ * one dense array of all segments.
+ */
 typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
     uint64_t rows;           /* how many */
-    const void *ids;         /* [rows, layers, k] elements of view.dtype, in C order; NULL: all
-                                cells of these rows are missing, and `reason` says why */
-    const uint8_t *validity; /* [rows, validity_bytes] bit l % 8 of byte l / 8, from the least
-                                significant, is 1 if layer l is valid; NULL: all layers are */
+    const void *ids;         /* of the first row: [layers, k] elements of view.dtype, in C order.
+                                NULL: all cells of these rows are missing, and `reason` says why */
+    const uint8_t *validity; /* of the first row: [validity_bytes] bit l % 8 of byte l / 8, from the
+                                least significant, is 1 if layer l is valid. NULL: all layers of all
+                                these rows are */
     const uint64_t *tags;    /* [rows] the tag of each row, meaningless where no cell of the row is
                                 valid; NULL: `tag` is the tag of all rows */
     uint64_t tag;            /* the tag of all rows, where tags is NULL */
@@ -73,6 +78,8 @@ typedef struct routecap_view {
     int32_t complete;           /* 1: no cell is missing; otherwise 0 */
     uint64_t first;             /* position of the first row */
     uint64_t rows;              /* of the whole routing */
+    uint64_t row_stride;        /* bytes from one row of a segment to the next, of ids and of
+                                   validity; a multiple of the size of an id */
     const int32_t *layer_map;      /* [layers] each layer's index in the decoder */
     const uint32_t *layer_experts; /* [layers] experts of each layer */
     const routecap_segment *segments;            /* [segment_count] all rows, in order */

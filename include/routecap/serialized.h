@@ -25,23 +25,15 @@
 extern "C" {
 #endif
 
-/* Flag of routecap_routing_serialize. */
-#define ROUTECAP_SERIALIZE_CHECKED 1u      /* write version 2, which has checksums */
-typedef uint32_t routecap_serialize_flags; /* @any_of(ROUTECAP_SERIALIZE_*) */
-
 /**
  * Write a routing in the serialised form.
  *
- * Routings whose views show the same contents give equal bytes. Without a flag, later libraries
- * write version 1 too; if it cannot express the routing, they return an error.
- *
- * With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain checksums (CRC32C, 4 bytes
- * each), one of the header, and one of each row and its position. So deserialising them, or a slice
- * of them, finds bytes that a disk or a network changed, and rows that were read from a wrong
- * place.
+ * Routings whose views show the same contents give equal bytes. The bytes contain checksums
+ * (CRC32C, 4 bytes each), one of the header, and one of each row and its position. So
+ * deserialising them, or a slice of them, finds bytes that a disk or a network changed, and rows
+ * that were read from a wrong place.
  *
  * @param[in] routing    The routing.
- * @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
  * @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
  *                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes  Size of dst, in bytes.
@@ -51,8 +43,7 @@ typedef uint32_t routecap_serialize_flags; /* @any_of(ROUTECAP_SERIALIZE_*) */
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *routing,
-                                                        routecap_serialize_flags flags, void *dst,
+ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *routing, void *dst,
                                                         size_t dst_bytes, uint64_t *needed);
 
 /*
@@ -71,10 +62,10 @@ typedef void (*routecap_release)(void *context);
 typedef uint32_t routecap_import_flags; /* @any_of(ROUTECAP_IMPORT_*) */
 
 /**
- * Make a routing from bytes in the serialised form, version 1 or 2.
+ * Make a routing from bytes in the serialised form.
  *
  * Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
- * of its layer is an error, and so is a checksum (version 2) that does not match.
+ * of its layer is an error, and so is a checksum that does not match.
  *
  * The routing takes about as much memory as the bytes, or up to twenty times as much if
  * neighbouring rows often differ in their tags, or if single rows are often missing. This memory
@@ -84,7 +75,7 @@ typedef uint32_t routecap_import_flags; /* @any_of(ROUTECAP_IMPORT_*) */
  *                      are lent: the routing, and every routing that shares rows with it, reads
  *                      them in place and never writes to them. They are checked only once, so no
  *                      process may change them until they are released. If a process might, copy
- *                      them first. Bytes whose address is not a multiple of 8 are copied and
+ *                      them first. Bytes whose address is not a multiple of 16 are copied and
  *                      released at once.
  * @param[in] bytes     How many: exactly those of one routing.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
@@ -116,17 +107,25 @@ ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size
  *                      validity_bytes must be (layers + 7) / 8; 0 means that number. If
  *                      layer_map is NULL, it is 0..layers-1; if layer_experts is NULL, it is
  *                      `experts` for all layers; if layer_provenance is NULL, it is CAPTURED for
- *                      all. Segments must be in order of position, and segment_size is
- *                      sizeof(routecap_segment) of the caller. Rows in no segment are ABSENT.
+ *                      all. row_stride 0 means that the rows of a segment's ids follow one another
+ *                      without a gap, and those of its validity too. Segments must be in order of
+ *                      position, and segment_size is sizeof(routecap_segment) of the caller. Rows
+ *                      in no segment are ABSENT.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
  * @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
- *                      lent, as in routecap_routing_deserialize; the segments and the tables of
- *                      layers are copied.
+ *                      lent, as in routecap_routing_deserialize, if all of them lie as a view of
+ *                      the library has them: with its row_stride, with validity behind the ids of
+ *                      each row, and with zeros from there to the end of the row's stride, also
+ *                      in the last row. row_stride is then the bytes of ids and validity, rounded
+ *                      up to a multiple of the largest power of two that divides the bytes of a
+ *                      cell, at most 16; the ids of the first row are aligned to it. Arrays that
+ *                      lie differently are copied and released at once.
  * @param[in] context   Passed to release.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
- *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
- *         has an id out of range, or the same id twice).
+ *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_SHAPE_MISMATCH (row_stride is no
+ *         distance of such rows); ROUTECAP_ERR_FORMAT (a cell that is marked valid has an id out of
+ *         range, or the same id twice).
  * @thread(any)
  */
 ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
@@ -138,16 +137,16 @@ ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
  * Working on the bytes
  * ============================================================================================== */
 
-#define ROUTECAP_SERIALIZED_MIN 64 /* @number: size of the fixed part of the header, in bytes; it
+#define ROUTECAP_SERIALIZED_MIN 88 /* @number: size of the fixed part of the header, in bytes; it
                                       comes first */
 
 /* What the first ROUTECAP_SERIALIZED_MIN bytes of a serialised routing say. */
 typedef struct routecap_serialized {
     uint32_t struct_size;
-    uint32_t version;           /* of the serialised form: 1, or 2 if it has checksums */
+    uint32_t version;           /* of the serialised form: 1 */
     uint64_t bytes;             /* of the whole routing, header included */
-    uint64_t header_bytes;      /* of the header with its tables, which is all that splice and slice
-                                   read */
+    uint64_t header_bytes;      /* of the header with its tables and the checksums of all rows:
+                                   all that splice and slice read. The rows follow it */
     uint64_t first;             /* position of the first row */
     uint64_t rows;              /* how many */
     uint32_t layers;            /* captured layers of the routing */
@@ -177,19 +176,17 @@ ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t b
 #define ROUTECAP_PIECE_HEADER 0 /* the new header */
 #define ROUTECAP_PIECE_HEAD 1   /* the first of the two routings; from slice: the routing */
 #define ROUTECAP_PIECE_TAIL 2   /* the second */
-#define ROUTECAP_PIECE_ZERO 3   /* bytes of 0: padding */
 typedef int32_t routecap_piece_source; /* @one_of(ROUTECAP_PIECE_*) */
 
 /* Bytes of such a routing that are contiguous in one source. */
 typedef struct routecap_piece {
-    uint64_t offset;              /* in its source, in bytes; 0 for ZERO */
+    uint64_t offset;              /* in its source, in bytes */
     uint64_t bytes;               /* how many */
     routecap_piece_source source; /* ROUTECAP_PIECE_* */
     uint32_t reserved;            /* 0 */
 } routecap_piece;
 
-#define ROUTECAP_MAX_PIECES 16 /* @number: enough for any two routings in version 1 or 2 of the
-                                  form */
+#define ROUTECAP_MAX_PIECES 3 /* @number: the header, and the rows of each routing */
 
 /*
  * Sizes of a serialised routing that is returned as a list of pieces. Write the pieces one after
@@ -214,10 +211,7 @@ typedef struct routecap_splice {
  * neither has are missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the
  * result.
  *
- * Both headers are checked. Ids, tags and validity are not; they are checked when the result is
- * deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
- * you need both sources at once: pieces of tail's ids come before pieces of head's tags and
- * validity. The pieces of each source are in ascending order.
+ * Both headers are checked. The rows are not; they are checked when the result is deserialised.
  *
  * @param[in] head            [head_bytes] the first routing, at least its header.
  * @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -253,9 +247,8 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  * bytes, then the whole header (header_bytes of routecap_serialized_info), call slice, write its
  * pieces, and deserialise the result.
  *
- * Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
- * they are checked when the result is deserialised, each row by its own checksum if the routing is
- * version 2.
+ * Positions stay the same. The header is checked. The rows are not; they are checked when the
+ * result is deserialised, each by its own checksum.
  *
  * @param[in] data            [bytes] the routing, at least its header.
  * @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.
@@ -266,9 +259,8 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  * @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. The size of the
  *                            routing's own header is always enough.
  * @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
- *                            from, in order: the header, then bytes of the routing
- *                            (ROUTECAP_PIECE_HEAD) and padding (_ZERO); may be NULL if
- *                            piece_capacity is 0.
+ *                            from, in order: the header, then the rows of the routing
+ *                            (ROUTECAP_PIECE_HEAD); may be NULL if piece_capacity is 0.
  * @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
  * @param[in] piece_capacity  Elements of pieces: slice->pieces or more. ROUTECAP_MAX_PIECES is
  *                            always enough.

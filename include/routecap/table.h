@@ -121,8 +121,7 @@ typedef struct routecap_api {
     routecap_status (*routing_retain)(const routecap_routing *);
     void (*routing_free)(routecap_routing *);
     /* serialized.h */
-    routecap_status (*routing_serialize)(const routecap_routing *, routecap_serialize_flags, void *,
-                                         size_t, uint64_t *);
+    routecap_status (*routing_serialize)(const routecap_routing *, void *, size_t, uint64_t *);
     routecap_status (*routing_deserialize)(const void *, size_t, routecap_import_flags,
                                            routecap_release, void *, routecap_routing **);
     routecap_status (*routing_import)(const routecap_view *, routecap_import_flags,

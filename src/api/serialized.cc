@@ -20,11 +20,10 @@ int32_t checked(const SplicedTo &to, Body body, const char *call = __builtin_FUN
 
 }  // namespace
 
-routecap_status routecap_routing_serialize(const routecap_routing *routing,
-                                           routecap_serialize_flags flags, void *dst,
+routecap_status routecap_routing_serialize(const routecap_routing *routing, void *dst,
                                            size_t dst_bytes, uint64_t *needed) {
     return with_rows(routing,
-                     [&](const Routing &r) { return serialize(r, flags, dst, dst_bytes, needed); });
+                     [&](const Routing &r) { return serialize(r, dst, dst_bytes, needed); });
 }
 
 routecap_status routecap_routing_deserialize(const void *data, size_t bytes,

@@ -8,7 +8,8 @@
 
 namespace routecap {
 
-bool Shape::same_cell(const uint8_t *a, const uint8_t *b) const {
+bool Shape::same_cell(const uint8_t *row_a, const uint8_t *row_b, uint32_t layer) const {
+    const uint8_t *a = cell(row_a, layer), *b = cell(row_b, layer);
     if (std::memcmp(a, b, cell_bytes) == 0) return true;
     const auto subset = [this](const auto *x, const auto *y) {  // both are sets of k
         return std::all_of(x, x + k, [&](auto id) { return std::find(y, y + k, id) != y + k; });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/declared.h"
+#include "kernels/row_layout.h"
 #include "routecap.h"
 
 namespace routecap {
@@ -43,9 +44,7 @@ struct LayerName {
     char text[48];
 };
 
-struct Shape {
-    uint32_t layers;
-    uint32_t k;
+struct Shape : kernels::RowLayout {
     int32_t id_space;
     std::vector<int32_t> layer_map;
     std::vector<uint32_t> layer_experts;
@@ -53,10 +52,6 @@ struct Shape {
 
     // Derived.
     uint32_t experts;           // the most of any layer
-    uint32_t id_bytes;          // 1 or 2, by the number of experts and never by the data
-    uint32_t cell_bytes;        // k ids
-    uint32_t ids_bytes;         // of one row
-    uint32_t validity_bytes;    // of one row: one bit per layer
     uint32_t page_shift;        // log2 of page_rows
     uint32_t page_rows;         // a power of two
     std::vector<uint8_t> full;  // the validity of a row without a missing cell
@@ -65,21 +60,15 @@ struct Shape {
 
     Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map,
           std::vector<uint32_t> layer_experts_, std::vector<int32_t> layer_provenance_)
-        : layers(static_cast<uint32_t>(map.size())),
-          k(k_),
+        : RowLayout(static_cast<uint32_t>(map.size()), k_, id_bytes_for(layer_experts_)),
           id_space(id_space_),
           layer_map(std::move(map)),
           layer_experts(std::move(layer_experts_)),
           layer_provenance(std::move(layer_provenance_)) {
         experts = 0;
         for (uint32_t e : layer_experts) experts = e > experts ? e : experts;
-        id_bytes = experts <= 256 ? 1 : 2;
-        cell_bytes = k * id_bytes;
-        ids_bytes = layers * cell_bytes;
-        validity_bytes = (layers + 7) / 8;
         page_shift = 0;
-        while (2u << page_shift <= kPageRows &&
-               (size_t{2} << page_shift) * row_bytes() <= kPageBytes)
+        while (2u << page_shift <= kPageRows && (size_t{2} << page_shift) * bytes() <= kPageBytes)
             page_shift++;
         page_rows = 1u << page_shift;
         full.assign(validity_bytes, 0xff);
@@ -89,74 +78,84 @@ struct Shape {
         for (uint32_t l = 0; l < layers; l++) {
             if (!is_recomputed(l)) continue;
             recomputed_layers++;
-            set_valid(recomputed.data(), l);
+            recomputed[l / 8] = static_cast<uint8_t>(recomputed[l / 8] | 1u << l % 8);
         }
     }
 
     bool is_recomputed(uint32_t layer) const {
         return layer_provenance[layer] == ROUTECAP_PROVENANCE_RECOMPUTED;
     }
-    // Valid cells of a row in layers that are recomputed.
-    uint32_t count_recomputed(const uint8_t *validity) const {
+    // By the number of experts and never by the data.
+    static uint32_t id_bytes_for(const std::vector<uint32_t> &layer_experts) {
+        for (const uint32_t e : layer_experts)
+            if (e > 256) return 2;
+        return 1;
+    }
+    int32_t dtype() const { return id_bytes == 1 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
+
+    // ---- Cells of a row
+
+    bool valid(const uint8_t *row, uint32_t layer) const {
+        return (validity(row)[layer / 8] >> layer % 8 & 1) != 0;
+    }
+    void set_valid(uint8_t *row, uint32_t layer) const {
+        uint8_t &byte = validity(row)[layer / 8];
+        byte = static_cast<uint8_t>(byte | 1u << layer % 8);
+    }
+    // Compares eight bytes at a time, inline, because it runs for every row.
+    bool row_full(const uint8_t *row) const {
+        const uint8_t *valid = validity(row);
+        uint32_t b = 0;
+        for (; b + 8 <= validity_bytes; b += 8)
+            if (std::memcmp(valid + b, full.data() + b, 8) != 0) return false;
+        for (; b < validity_bytes; b++)
+            if (valid[b] != full[b]) return false;
+        return true;
+    }
+    bool row_empty(const uint8_t *row) const {
+        const uint8_t *valid = validity(row);
+        for (uint32_t b = 0; b < validity_bytes; b++)
+            if (valid[b] != 0) return false;
+        return true;
+    }
+    // Valid cells in layers that are recomputed.
+    uint32_t count_recomputed(const uint8_t *row) const {
         uint32_t n = 0;
         for (uint32_t b = 0; b < validity_bytes && recomputed_layers > 0; b++)
             n += static_cast<uint32_t>(
-                __builtin_popcount(static_cast<uint32_t>(validity[b] & recomputed[b])));
+                __builtin_popcount(static_cast<uint32_t>(validity(row)[b] & recomputed[b])));
         return n;
     }
-
-    size_t row_bytes() const { return static_cast<size_t>(ids_bytes) + validity_bytes; }
-    int32_t dtype() const { return id_bytes == 1 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
-
-    // Compares eight bytes at a time, inline, because it runs for every row.
-    bool row_full(const uint8_t *validity) const {
-        uint32_t b = 0;
-        for (; b + 8 <= validity_bytes; b += 8)
-            if (std::memcmp(validity + b, full.data() + b, 8) != 0) return false;
-        for (; b < validity_bytes; b++)
-            if (validity[b] != full[b]) return false;
-        return true;
+    // The reason of a missing cell is its first id, and its other ids are zero.
+    void mark(uint8_t *row, uint32_t layer, int32_t reason) const {
+        uint8_t *ids = cell(row, layer);
+        std::memset(ids, 0, cell_bytes);
+        ids[0] = static_cast<uint8_t>(reason);
     }
-    bool row_empty(const uint8_t *validity) const {
-        for (uint32_t b = 0; b < validity_bytes; b++)
-            if (validity[b] != 0) return false;
-        return true;
-    }
-    // The reason of a missing cell is its first id.
-    void mark(uint8_t *ids, uint32_t layer, int32_t reason) const {
-        uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
-        std::memset(cell, 0, cell_bytes);
-        cell[0] = static_cast<uint8_t>(reason);
-    }
-    void mark_missing(uint8_t *ids, int32_t reason) const {
-        for (uint32_t l = 0; l < layers; l++) mark(ids, l, reason);
-    }
-    void mark_absent(uint8_t *ids) const { mark_missing(ids, ROUTECAP_MISSING_ABSENT); }
-    // The reason of a missing cell. Imported rows may hold any value there; an unknown one is
-    // UNWRITTEN.
-    int32_t reason(const uint8_t *ids, uint32_t layer) const {
-        const uint8_t *cell = ids + static_cast<size_t>(layer) * cell_bytes;
-        const int32_t reason = id_bytes == 1 ? cell[0] : cell[0] | cell[1] << 8;
+    // Imported rows may hold any value in place of a reason; an unknown one is UNWRITTEN.
+    int32_t reason(const uint8_t *row, uint32_t layer) const {
+        const uint8_t *ids = cell(row, layer);
+        const int32_t reason = id_bytes == 1 ? ids[0] : ids[0] | ids[1] << 8;
         return known_reason(reason) ? reason : ROUTECAP_MISSING_UNWRITTEN;
+    }
+    // Writes a row of which all cells are missing for one reason.
+    void make_missing(uint8_t *row, int32_t reason) const {
+        std::memset(row, 0, stride);
+        for (uint32_t l = 0; l < layers; l++) cell(row, l)[0] = static_cast<uint8_t>(reason);
     }
     // The reason why a whole row is not there: the reason that all its cells have, if it is one for
     // whole rows. 0 if the row is there, even if all its cells are missing.
-    int32_t row_reason(const uint8_t *ids, const uint8_t *validity) const {
-        if (!row_empty(validity)) return 0;
-        const int32_t first = reason(ids, 0);
+    int32_t row_reason(const uint8_t *row) const {
+        if (!row_empty(row)) return 0;
+        const int32_t first = reason(row, 0);
         if (!is_row_reason(first)) return 0;
         for (uint32_t l = 1; l < layers; l++)
-            if (reason(ids, l) != first) return 0;
+            if (reason(row, l) != first) return 0;
         return first;
     }
-    static bool valid(const uint8_t *validity, uint32_t layer) {
-        return (validity[layer / 8] >> layer % 8 & 1) != 0;
-    }
-    static void set_valid(uint8_t *validity, uint32_t layer) {
-        validity[layer / 8] = static_cast<uint8_t>(validity[layer / 8] | 1u << layer % 8);
-    }
     // Whether two valid cells have the same experts, in whatever order.
-    bool same_cell(const uint8_t *a, const uint8_t *b) const;
+    bool same_cell(const uint8_t *a, const uint8_t *b, uint32_t layer) const;
+
     LayerName layer_name(uint32_t layer) const;
 
     // Whether rows of both shapes have the same layout in memory, and ids have the same meaning.

@@ -14,7 +14,7 @@ routecap_memory memory_of(const Config &config) {
     routecap_memory m{};
     if (config.role == ROUTECAP_ROLE_DISABLED) return m;
     const Shape &shape = *config.shape;
-    const kernels::SlotLayout layout(config.rows, shape.validity_bytes, shape.ids_bytes);
+    const kernels::SlotLayout layout(config.rows, shape);
     const uint64_t sink =
         config.external_sink
             ? 0
@@ -29,7 +29,7 @@ routecap_memory memory_of(const Config &config) {
     m.device_bytes = device.device_bytes;
     m.pinned_bytes = device.pinned_bytes;
     m.page_rows = shape.page_rows;
-    m.row_bytes = shape.row_bytes();
+    m.row_bytes = shape.bytes();
     m.page_bytes = PagePool::page_bytes(shape, shape.page_rows);
     m.request_bytes = sizeof(Request) + sizeof(RequestData) + 64;
     return m;

@@ -423,7 +423,8 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
 struct StepWorker::LandedSpan {
     const Step &step;
     StepSpan &span;
-    const RowSource rows;
+    const uint8_t *const rows;
+    const uint32_t stride;
     const uint64_t cut, ended;
     const uint8_t *const positions;  // of the device, or null
     const uint32_t covered;          // rows that have ids
@@ -432,14 +433,14 @@ struct StepWorker::LandedSpan {
                const SlotContents &contents)
         : step(of),
           span(s),
-          rows{layout.ids(contents.slot, s.sink_row), layout.validity(contents.slot, s.sink_row),
-               static_cast<ptrdiff_t>(layout.ids_bytes),
-               -static_cast<ptrdiff_t>(layout.validity_bytes)},
+          rows(layout.at(contents.slot, s.sink_row)),
+          stride(layout.row.stride),
           cut(std::atomic_ref(s.cut).load(std::memory_order_acquire)),
           ended(std::atomic_ref(s.ended).load(std::memory_order_acquire)),
           positions(s.device_positions ? layout.positions(contents.slot, of.rows_copied) : nullptr),
           covered(std::clamp(contents.covered, s.sink_row, s.sink_row + s.count) - s.sink_row) {}
 
+    const uint8_t *row(uint32_t r) const { return rows + size_t{r} * stride; }
     uint64_t position(uint32_t r) const {
         return positions == nullptr
                    ? span.position + r
@@ -466,10 +467,7 @@ struct StepWorker::LandedSpan {
         return RowStore::kDropped;
     }
     if (position >= landed.ended) return RowStore::kPast;
-    if (r < landed.covered)
-        tally(landed.rows.ids_of(r), landed.rows.validity_of(r));
-    else
-        tally(nullptr, nullptr);
+    tally(r < landed.covered ? landed.row(r) : nullptr);
     return position;
 }
 
@@ -524,8 +522,8 @@ void StepWorker::file_drafts(LandedSpan landed, RowOutcomes &filed) {
     const auto flush = [&] {
         if (n == 0) return;
         if (start < covered)
-            span.rows->file_rows(first, landed.rows.from(start), n, landed.step.tag, charge, filed,
-                                 load_, span.phase);
+            span.rows->file_rows(first, landed.row(start), n, landed.step.tag, charge, filed, load_,
+                                 span.phase);
         else
             filed.missing += n;
         if (landed.positions != nullptr) span.rows->placed(first + n);
@@ -556,14 +554,14 @@ void StepWorker::file_span(const Step &step, StepSpan &span, const SlotContents 
 
 // ---- What the rows of a step lack -----------------------------------------------------------
 
-// Counts one landed row; without ids, one that the snapshot did not cover.
-void StepWorker::tally(const uint8_t *ids, const uint8_t *validity) {
+// Counts one landed row, or null: one that the snapshot did not cover.
+void StepWorker::tally(const uint8_t *row) {
     tallied_++;
-    if (validity != nullptr && shape_->row_full(validity)) return;
+    if (row != nullptr && shape_->row_full(row)) return;
     any_missing_ = true;
     for (uint32_t l = 0; l < shape_->layers; l++) {
-        if (validity != nullptr && Shape::valid(validity, l)) continue;
-        const int32_t reason = ids != nullptr ? shape_->reason(ids, l) : ROUTECAP_MISSING_UNWRITTEN;
+        if (row != nullptr && shape_->valid(row, l)) continue;
+        const int32_t reason = row != nullptr ? shape_->reason(row, l) : ROUTECAP_MISSING_UNWRITTEN;
         Tally &t = tallies_[l];
         (reason == ROUTECAP_MISSING_OUT_OF_RANGE ? t.out_of_range
          : reason == ROUTECAP_MISSING_DUPLICATE  ? t.duplicate

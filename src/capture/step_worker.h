@@ -85,7 +85,7 @@ private:
         REQUIRES(filing_);
     void file_drafts(LandedSpan landed, RowOutcomes &filed) REQUIRES(filing_);
     void file_settled(const LandedSpan &landed, RowOutcomes &filed) REQUIRES(filing_);
-    void tally(const uint8_t *ids, const uint8_t *validity) REQUIRES(filing_);
+    void tally(const uint8_t *row) REQUIRES(filing_);
     void finish_tally(uint64_t step, int32_t slip) REQUIRES(filing_);
     void count(const RowOutcomes &filed);
     void count_settled(const RowOutcomes &filed);

@@ -20,18 +20,18 @@ void LoadCounter::add_step(uint64_t ticket) noexcept {
     sums_.last_step = ticket;
 }
 
-void LoadCounter::add(const RowSource &rows, uint64_t count, const uint8_t *known,
+void LoadCounter::add(const uint8_t *rows, uint64_t count, const uint8_t *known,
                       Phase phase) noexcept {
     uint64_t *const counts =
         &counts_[static_cast<size_t>(phase) * shape_->layers * shape_->experts];
-    for (uint64_t r = 0; r < count; r++) {
-        const uint8_t *valid = rows.validity_of(r), *cell = rows.ids_of(r);
+    for (uint64_t r = 0; r < count; r++, rows += shape_->stride) {
+        const uint8_t *cell = rows;
         if (known == nullptr || shape_->row_empty(known))
-            sums_.rows[static_cast<size_t>(phase)] += !shape_->row_empty(valid);
+            sums_.rows[static_cast<size_t>(phase)] += !shape_->row_empty(rows);
         uint64_t *to = counts;
         for (uint32_t l = 0; l < shape_->layers;
              l++, cell += shape_->cell_bytes, to += shape_->experts) {
-            if (!Shape::valid(valid, l) || (known != nullptr && Shape::valid(known, l))) continue;
+            if (!shape_->valid(rows, l) || (known != nullptr && shape_->valid(known, l))) continue;
             for (uint32_t c = 0; c < shape_->k; c++) {
                 uint16_t id = cell[c];
                 if (shape_->id_bytes == 2) std::memcpy(&id, cell + size_t{2} * c, sizeof id);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/row_source.h"
 #include "base/shape.h"
 #include "load/phase.h"
 
@@ -19,9 +18,9 @@ public:
 
     // A step's rows follow. Of a step that has landed with rows.
     void add_step(uint64_t ticket) noexcept;
-    // Counts the valid cells of rows, except those that are valid in `known` (a row's validity, or
-    // null), which were counted before. The mutex of a request's rows may be held.
-    void add(const RowSource &rows, uint64_t count, const uint8_t *known, Phase phase) noexcept;
+    // Counts the valid cells of rows, except those that are valid in `known` (a row, or null), which
+    // were counted before. The mutex of a request's rows may be held.
+    void add(const uint8_t *rows, uint64_t count, const uint8_t *known, Phase phase) noexcept;
 
     // [phases, layers, experts]
     size_t size() const { return counts_.size(); }

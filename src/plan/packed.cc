@@ -42,7 +42,7 @@ void write_validity(const Plan &plan, const Piece &piece, uint32_t row_bytes, ui
     for (uint64_t r = 0; r < piece.rows; r++)
         for (size_t l = 0; l < plan.layers().size(); l++)
             if (piece.source != nullptr && piece.valid(r, l))
-                Shape::set_valid(to + r * row_bytes, static_cast<uint32_t>(l));
+                to[r * row_bytes + l / 8] |= static_cast<uint8_t>(1u << l % 8);
 }
 
 int32_t unpack_on_host(const Plan &plan, const void *packed, const routecap_plan_target &to,

@@ -144,7 +144,7 @@ void RowWriter::write_lost(const Piece &piece, uint64_t r, size_t layer) {
 
 template <class T, class Id, uint32_t K>
 void RowWriter::copy(const Piece &piece) {
-    if (piece.validity != nullptr || piece.step != 1)
+    if (!piece.whole || piece.step != 1)
         copy_cells<T, Id, K>(piece);
     else if (to_.layer_stride == 1 && piece.source->adjacent)
         copy_rows<T, Id>(piece);
@@ -158,10 +158,8 @@ void RowWriter::copy(const Piece &piece) {
 template <class T, class Id>
 void RowWriter::copy_rows(const Piece &piece) {
     const uint64_t n = piece.source->layers.size() * plan_.k();
-    const bool all_layers = n == size_t{piece.source->routing->shape().layers} * plan_.k();
-    const uint64_t stretches = all_layers ? 1 : piece.rows, ids = all_layers ? piece.rows * n : n;
-    for (uint64_t r = 0; r < stretches; r++)
-        widen(cell<T>(piece.row + r, 0), piece.cell<Id>(r, 0, plan_.k()), ids, past_caches_);
+    for (uint64_t r = 0; r < piece.rows; r++)
+        widen(cell<T>(piece.row + r, 0), piece.cell<Id>(r, 0, plan_.k()), n, past_caches_);
 }
 
 // The rows of a layer follow one another in the target: some rows of each layer at a time.
@@ -170,8 +168,8 @@ void RowWriter::copy_layers(const Piece &piece) {
     alignas(64) T memory[kBytesAtOnce / sizeof(T)];
     const uint32_t k = kernels::columns<K>(plan_.k());
     const bool gathered = past_caches_ && k % kStreamed != 0;  // in memory, to be copied as one
-    const uint64_t at_once = std::min<uint64_t>(kBytesAtOnce / piece.source->row_bytes + 1,
-                                                kBytesAtOnce / (k * sizeof(T)));
+    const uint64_t at_once =
+        std::min<uint64_t>(kBytesAtOnce / piece.source->stride + 1, kBytesAtOnce / (k * sizeof(T)));
     for (uint64_t first = 0; first < piece.rows; first += at_once) {
         const uint64_t rows = std::min(at_once, piece.rows - first);
         for (size_t l = 0; l < plan_.layers().size(); l++) {
@@ -211,7 +209,7 @@ void RowWriter::write(const Piece &piece) {
                 copy<T, uint16_t, K>(piece);
         });
     });
-    if (piece.validity == nullptr) {
+    if (piece.whole) {
         classify(piece.row, piece.step, piece.rows, ROUTECAP_PLAN_CLASS_VALID);
         return;
     }

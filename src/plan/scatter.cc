@@ -1,5 +1,7 @@
 // Routings of what the routers of one rank have recorded: the inverse of gathering.
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 #include "base/element.h"
 #include "base/status.h"
@@ -10,11 +12,6 @@
 
 namespace routecap {
 namespace {
-
-// Rows of one sample that follow one another, as they lie in a routing.
-struct RunRows {
-    std::vector<uint8_t> ids, validity;
-};
 
 // Narrows one cell. Returns 0 if it is valid, otherwise the reason.
 template <class T, class Id, uint32_t K>
@@ -33,25 +30,26 @@ int32_t read_cell(const T *cell, uint32_t k, uint32_t experts, Id *to) {
 // Returns whether all cells are valid.
 template <class T, class Id, uint32_t K>
 bool read_cells(const Plan &plan, const T *ids, const uint8_t *classes, const PlanRun &run,
-                RunRows &rows) {
+                uint8_t *row) {
     const Shape &shape = *plan.ids();
     bool complete = true;
-    for (uint64_t r = 0; r < run.rows; r++)
+    for (uint64_t r = 0; r < run.rows; r++, row += shape.stride) {
+        std::memset(row, 0, shape.stride);
         for (uint32_t l = 0; l < shape.layers; l++) {
             const uint64_t at =
                 (run.row + r * run.step) * plan.row_stride() + l * plan.layer_stride();
-            uint8_t *row = rows.ids.data() + r * shape.ids_bytes;
             const bool lost = classes != nullptr && classes[at] == ROUTECAP_PLAN_CLASS_LOST;
             const int32_t reason =
                 lost ? ROUTECAP_MISSING_UNWRITTEN
                      : read_cell<T, Id, K>(ids + at * shape.k, shape.k, shape.layer_experts[l],
-                                           reinterpret_cast<Id *>(row) + size_t{l} * shape.k);
+                                           reinterpret_cast<Id *>(shape.cell(row, l)));
             complete &= reason == 0;
             if (reason == 0)
-                Shape::set_valid(rows.validity.data() + r * shape.validity_bytes, l);
+                shape.set_valid(row, l);
             else
                 shape.mark(row, l, reason);
         }
+    }
     return complete;
 }
 
@@ -71,36 +69,30 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
     const Shape &shape = *plan.ids();
     bool complete = true;
     std::vector<RoutingPtr> made;
-    auto run = plan.layout().runs.begin();
-    for (uint64_t i = 0; i < count; i++) {
-        ImportedRows rows{plan.ids(), 0, plan.layout().lengths[i], {}, {}};
-        std::vector<RunRows> arrays;
-        for (; run != plan.layout().runs.end() && run->sample == i; ++run) {
-            if (run->row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
-            RunRows &read = arrays.emplace_back(
-                RunRows{std::vector<uint8_t>(run->rows * shape.ids_bytes),
-                        std::vector<uint8_t>(run->rows * shape.validity_bytes)});
+    const std::vector<PlanRun> &runs = plan.layout().runs;
+    for (uint64_t i = 0, r = 0; i < count; i++) {
+        const size_t begin = r;
+        uint64_t needed = 0;
+        for (; r < runs.size() && runs[r].sample == i; r++)
+            needed += runs[r].row_class == ROUTECAP_PLAN_CLASS_VALID ? runs[r].rows : 0;
+        const std::shared_ptr<uint8_t[]> memory = make_records(shape, needed);
+        ImportedRows rows{plan.ids(), 0, plan.layout().lengths[i], {}, memory};
+        uint8_t *records = memory.get();
+        for (const PlanRun &run : std::span(runs).subspan(begin, r - begin)) {
+            if (run.row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
             with_dtype(plan.dtype(), [&]<class T>(T) {
                 const auto *from = static_cast<const T *>(ids);
                 complete &= with_k(shape.k, [&]<uint32_t K>() {
                     return shape.id_bytes == 1
-                               ? read_cells<T, uint8_t, K>(plan, from, classes, *run, read)
-                               : read_cells<T, uint16_t, K>(plan, from, classes, *run, read);
+                               ? read_cells<T, uint8_t, K>(plan, from, classes, run, records)
+                               : read_cells<T, uint16_t, K>(plan, from, classes, run, records);
                 });
             });
-            rows.segments.push_back({.first = run->first,
-                                     .rows = run->rows,
-                                     .ids = read.ids.data(),
-                                     .validity = read.validity.data(),
-                                     .tags = nullptr,
-                                     .tag = 0,
-                                     .reason = 0,
-                                     .reserved = 0});
+            rows.runs.push_back({.first = run.first, .rows = run.rows, .records = records});
+            records += run.rows * shape.stride;
         }
         Routing *routing = nullptr;
-        if (int32_t s =
-                import_rows(std::move(rows), ROUTECAP_IMPORT_TRUSTED, nullptr, nullptr, &routing);
-            s < 0)
+        if (int32_t s = import_rows(std::move(rows), ROUTECAP_IMPORT_TRUSTED, &routing); s < 0)
             return s;
         made.emplace_back(routing);
     }

@@ -55,7 +55,7 @@ int32_t PlanSources::add(const routecap_plan_source &given) {
                       .layers = {},
                       .adjacent = true,
                       .width = shape.id_bytes,
-                      .row_bytes = shape.ids_bytes};
+                      .stride = shape.stride};
     if (!sources_.empty() && &sources_.back().routing->shape() == &shape) {
         source.layers = sources_.back().layers, source.adjacent = sources_.back().adjacent;
         return sources_.push_back(std::move(source)), ROUTECAP_OK;
@@ -90,8 +90,8 @@ void PlanSources::cut(const PlanRun &run) {
                     .ordinal = run.ordinal + (position - run.first)};
         if (segment != nullptr) {
             piece.source = source;
-            piece.ids = segment->ids(position - segment->first);
-            if (!segment->complete) piece.validity = segment->validity(position - segment->first);
+            piece.records = segment->row(position - segment->first);
+            piece.whole = segment->complete;
         }
         add_pieces(piece);
         position = to;
@@ -121,23 +121,22 @@ void PlanSources::add_pieces(const Piece &piece) {
         pieces_.push_back(piece);
         return;
     }
-    if (piece.validity == nullptr) return pieces_.push_back(piece);
-    const PlanSource &from = *piece.source;
-    const Shape &shape = from.routing->shape();
+    if (piece.whole) return pieces_.push_back(piece);
+    const Shape &shape = piece.source->routing->shape();
     uint64_t first = 0;
     const auto close = [&](uint64_t end, bool whole) {
         if (end == first) return;
         Piece part = piece;
         part.row += first * piece.step, part.ordinal += first, part.rows = end - first;
-        part.ids += first * from.row_bytes;
-        part.validity = whole ? nullptr : piece.validity + first * shape.validity_bytes;
+        part.records = piece.at(first);
+        part.whole = whole;
         pieces_.push_back(part);
         first = end;
     };
     bool whole = true;
     for (uint64_t r = 0; r < piece.rows; r++) {
         uint64_t lost = 0;
-        if (!shape.row_full(piece.validity + r * shape.validity_bytes))
+        if (!shape.row_full(piece.at(r)))
             for (size_t l = 0; l < layers; l++) lost += !piece.valid(r, l);
         lost_ += lost;
         rows_lost_ += lost == layers;

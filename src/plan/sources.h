@@ -16,26 +16,24 @@ struct PlanSource {
     std::vector<uint32_t> layers;  // [layers of the plan] of the routing
     bool adjacent = false;         // they follow one another there
     uint32_t width = 0;            // bytes of an id
-    uint32_t row_bytes = 0;
+    uint32_t stride = 0;           // from row to row
 };
 
-// Needed rows whose ids are adjacent in memory, or that no source has.
+// Needed rows that follow one another in memory, or that no source has.
 struct Piece {
     uint64_t row, step, rows;  // as of a run
     uint64_t ordinal;
     const PlanSource *source = nullptr;  // nullptr: all cells are lost
-    const uint8_t *ids = nullptr;
-    const uint8_t *validity = nullptr;  // nullptr: every cell of the plan's layers is valid
+    const uint8_t *records = nullptr;
+    bool whole = true;  // every cell of the plan's layers is valid
 
+    const uint8_t *at(uint64_t r) const { return records + r * source->stride; }
     bool valid(uint64_t r, size_t layer) const {
-        return validity == nullptr ||
-               Shape::valid(validity + r * source->routing->shape().validity_bytes,
-                            source->layers[layer]);
+        return whole || source->routing->shape().valid(at(r), source->layers[layer]);
     }
     template <class Id>
     const Id *cell(uint64_t r, size_t layer, uint32_t k) const {
-        return reinterpret_cast<const Id *>(ids + r * source->row_bytes) +
-               size_t{source->layers[layer]} * k;
+        return reinterpret_cast<const Id *>(at(r)) + size_t{source->layers[layer]} * k;
     }
 };
 

@@ -48,19 +48,13 @@ void BlockPages::unlist(uint32_t r) {
     (entry.next != kNone ? this->entry(entry.next).previous : open_last_) = entry.previous;
 }
 
-bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &place) {
+bool BlockPages::take_from(uint32_t r, uint32_t &place) {
     Entry &entry = this->entry(r);
     // Slots of blocks that went can be written once nobody else has the page.
     if (entry.page.unique()) std::copy(entry.live, entry.live + 4, entry.used);
     uint32_t slot = 0;
     while (slot < slots_ && (entry.used[slot / 64] >> slot % 64 & 1) != 0) slot++;
     if (slot == slots_) return false;
-    Page &page = *entry.page.get();
-    if (page.tags.load(std::memory_order_relaxed) == nullptr) {
-        if (entry.blocks == 0 && page.references.load(std::memory_order_acquire) == 1)
-            page.tag.store(tag, std::memory_order_relaxed);
-        if (!one_tag || page.tag.load(std::memory_order_relaxed) != tag) page.split_tags();
-    }
     entry.used[slot / 64] |= uint64_t{1} << slot % 64;
     entry.live[slot / 64] |= uint64_t{1} << slot % 64;
     entry.blocks++;
@@ -69,10 +63,10 @@ bool BlockPages::take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &pla
     return true;
 }
 
-bool BlockPages::take(uint64_t tag, bool one_tag, uint32_t &place) {
+bool BlockPages::take(uint32_t &place) {
     uint32_t r = open_;
     for (int looked = 0; r != kNone && looked < 4; looked++) {
-        if (take_from(r, tag, one_tag, place)) return true;
+        if (take_from(r, place)) return true;
         // It is full until others let go of it: the next look begins elsewhere.
         const uint32_t next = entry(r).next;
         if (r != open_last_) {
@@ -111,9 +105,9 @@ BlockPages::Place BlockPages::at(uint32_t place) const {
 
 uint64_t BlockPages::least_tag(uint32_t place) const {
     const Place at = this->at(place);
-    const uint64_t *tags = at.page->tags.load(std::memory_order_acquire);
-    return tags != nullptr ? *std::min_element(tags + at.row, tags + at.row + block_rows_)
-                           : at.page->tag.load(std::memory_order_relaxed);
+    uint64_t least = at.page->tag(at.row);
+    for (uint32_t r = 1; r < block_rows_; r++) least = std::min(least, at.page->tag(at.row + r));
+    return least;
 }
 
 PageRef BlockPages::page(uint32_t place) const { return entry(place >> 8).page; }

@@ -47,9 +47,8 @@ public:
     static uint32_t place(uint32_t entry, uint32_t page_row) { return entry << 8 | page_row; }
     void add_slots(PageRef page);
 
-    // A slot for a block with these tags, one for all rows or different ones. It is nobody's
-    // else's from then on. False if there is none.
-    bool take(uint64_t tag, bool one_tag, uint32_t &place);
+    // A slot for a block, which is nobody else's from then on. False if there is none.
+    bool take(uint32_t &place);
     // A block went. What is returned is to be dropped where nothing guards this.
     PageRef give(uint32_t place);
 
@@ -61,7 +60,7 @@ public:
 private:
     static constexpr uint32_t kNone = UINT32_MAX, kChunk = 1024, kMost = 1u << 24;
     Entry &entry(uint32_t r) const;
-    bool take_from(uint32_t r, uint64_t tag, bool one_tag, uint32_t &place);
+    bool take_from(uint32_t r, uint32_t &place);
     void list(uint32_t r);
     void unlist(uint32_t r);
 

@@ -5,8 +5,8 @@
 #include <new>
 
 #include "prefix/publication.h"
-#include "prefix/row_merge.h"
 #include "prefix/store.h"
+#include "rows/merge.h"
 
 namespace routecap {
 
@@ -40,7 +40,7 @@ private:
         uint32_t row = 0;
         Page *page = nullptr;  // the one that has all its rows; done: has them in the store
         Outcome outcome = Outcome::nothing;
-        bool complete = true, one_tag = true, mismatched = false;
+        bool complete = true, mismatched = false;
     };
 
     void place() {
@@ -57,12 +57,6 @@ private:
     }
 
     uint64_t first_of(size_t i) const { return p_.first + i * block_rows_; }
-    const uint8_t *ids(const BlockRows &rows, uint64_t r) const {
-        return rows.page->ids(rows.row + r);
-    }
-    const uint8_t *validity(const BlockRows &rows, uint64_t r) const {
-        return rows.page->validity(rows.row + r);
-    }
 
     // Calls f(segment, row of the segment, row of the block, rows) for what is there of block i.
     template <class F>
@@ -104,19 +98,15 @@ private:
             if (n == block_rows_)
                 b.page = segment.page.get(), b.row = segment.page_row + static_cast<uint32_t>(from);
             there += n;
-            const bool one_tag = segment.page->tags.load(std::memory_order_acquire) == nullptr;
-            const bool whole = segment.complete && !b.before.page;
             for (uint64_t r = from; r < from + n; r++) {
-                const uint8_t *validity = segment.validity(r);
-                const bool full = segment.complete || shape_.row_full(validity);
+                const uint8_t *row = segment.row(r);
+                const bool full = segment.complete || shape_.row_full(row);
                 b.complete &= full;
-                if (!full && shape_.row_empty(validity)) continue;
+                if (!full && shape_.row_empty(row)) continue;
                 const uint64_t tag = segment.tag(r);
-                b.one_tag &= !any || tag == b.tag;
                 b.tag = any ? std::min(b.tag, tag) : tag;
                 any = true;
-                if (b.before.page) meet(b, block_row + (r - from), segment.ids(r), validity, news);
-                if (whole && one_tag) break;  // the others are the same
+                if (b.before.page) meet(b, block_row + (r - from), row, news);
             }
         });
         b.complete &= there == block_rows_;
@@ -133,17 +123,11 @@ private:
     }
 
     // A row meets what the key has: whether it differs, and whether it has something new.
-    void meet(Landed &b, uint64_t row, const uint8_t *new_ids, const uint8_t *new_validity,
-              bool &news) const {
-        const uint8_t *old_ids = ids(b.before, row), *old_validity = validity(b.before, row);
-        for (uint32_t l = 0; l < shape_.layers; l++) {
-            if (!Shape::valid(new_validity, l)) continue;
-            if (!Shape::valid(old_validity, l))
-                news = true;
-            else if (!b.mismatched)
-                b.mismatched = !shape_.same_cell(old_ids + size_t{l} * shape_.cell_bytes,
-                                                 new_ids + size_t{l} * shape_.cell_bytes);
-        }
+    void meet(Landed &b, uint64_t n, const uint8_t *row, bool &news) const {
+        const uint8_t *before = b.before.page->row(b.before.row + n);
+        const Meeting met = routecap::meet(shape_, before, row);
+        news |= met.fills;
+        b.mismatched |= met.overlap && differ(shape_, before, row);
     }
 
     // Pages that are worth it are shared: those of which no more than a quarter would be dead, and
@@ -189,65 +173,36 @@ private:
 
     void copy(size_t i) {
         Landed &b = blocks_[i];
-        if (b.before.page)
-            for (uint32_t r = 0; r < block_rows_; r++)
-                b.one_tag &= b.before.page->tag_of(b.before.row + r) == b.tag;
         Store::BlockSlot slot;
-        if (!s_.take_slot(b.tag, b.one_tag, slot)) {
+        if (!s_.take_slot(slot)) {
             b.outcome = Outcome::refused;
             return;
         }
         Page &to = *slot.page;
-        uint64_t *tags = to.tags.load(std::memory_order_acquire);
-        uint64_t begun = 0;  // rows, in order
-        const auto begin = [&](uint64_t end) {
-            for (; begun < end; begun++) {
-                const uint64_t row = slot.row + begun;
-                if (b.before.page) {
-                    std::memcpy(to.ids(row), ids(b.before, begun), shape_.ids_bytes);
-                    std::memcpy(to.validity(row), validity(b.before, begun), shape_.validity_bytes);
-                } else {
-                    shape_.mark_missing(to.ids(row), ROUTECAP_MISSING_NOT_PUBLISHED);
-                    std::memset(to.validity(row), 0, shape_.validity_bytes);
-                }
-                // A row without a cell says nothing of the block's age.
-                if (tags != nullptr)
-                    tags[row] = b.before.page ? b.before.page->tag_of(b.before.row + begun) : b.tag;
-            }
-        };
-        for_each_part(i, [&](const Segment &segment, uint64_t from, uint64_t block_row,
-                             uint64_t n) {
-            const uint64_t first = slot.row + block_row;
-            begin(block_row);
-            if (!b.before.page) {
-                std::memcpy(to.ids(first), segment.ids(from), n * shape_.ids_bytes);
-                std::memcpy(to.validity(first), segment.validity(from), n * shape_.validity_bytes);
-                for (uint64_t r = 0; r < n && (tags != nullptr || !segment.complete); r++) {
-                    uint8_t *row_ids = to.ids(first + r), *row_validity = to.validity(first + r);
-                    if (tags != nullptr)
-                        tags[first + r] =
-                            shape_.row_empty(row_validity) ? b.tag : segment.tag(from + r);
-                    if (!segment.complete && shape_.row_reason(row_ids, row_validity) != 0)
-                        shape_.mark_missing(row_ids, ROUTECAP_MISSING_NOT_PUBLISHED);
-                }
-                begun += n;
-                return;
-            }
-            begin(block_row + n);
-            for (uint64_t r = 0; r < n; r++) {
-                uint64_t one_tag = b.tag;
-                merge_row(shape_, to.ids(first + r), to.validity(first + r),
-                          tags != nullptr ? tags[first + r] : one_tag, segment.ids(from + r),
-                          segment.validity(from + r), segment.tag(from + r));
-            }
-        });
-        begin(block_rows_);
+        if (b.before.page) to.copy_rows(slot.row, *b.before.page.get(), b.before.row, block_rows_);
+        for (uint32_t r = 0; !b.before.page && !b.complete && r < block_rows_; r++) {
+            shape_.make_missing(to.row(slot.row + r), ROUTECAP_MISSING_NOT_PUBLISHED);
+            to.set_tags(slot.row + r, 1, b.tag);
+        }
+        for_each_part(
+            i, [&](const Segment &segment, uint64_t from, uint64_t block_row, uint64_t n) {
+                const uint64_t first = slot.row + block_row;
+                if (!b.before.page && segment.complete)
+                    return to.copy_rows(first, *segment.page.get(), segment.page_row + from, n);
+                for (uint64_t r = 0; r < n; r++) add(to, first + r, segment, from + r, b.tag);
+            });
         b.complete = true;
         for (uint32_t r = 0; r < block_rows_ && b.complete; r++)
-            b.complete = shape_.row_full(to.validity(slot.row + r));
+            b.complete = shape_.row_full(to.row(slot.row + r));
         copied_ += block_rows_;
         b.page = slot.page, b.row = slot.row, b.place = slot.place;
         b.outcome = Outcome::done;
+    }
+    // A row that is not there adds nothing, and one without a cell says nothing of the block's age.
+    void add(Page &to, uint64_t n, const Segment &from, uint64_t row, uint64_t block_tag) const {
+        if (shape_.row_reason(from.row(row)) != 0) return;
+        merge(shape_, to.row(n), to.tag(n), from.row(row), from.tag(row));
+        if (shape_.row_empty(to.row(n))) to.set_tags(n, 1, block_tag);
     }
 
     static constexpr size_t kAtOnce = 64;

@@ -22,7 +22,7 @@ constexpr uint64_t kInFlight = 65536;
 // machine has memory for.
 uint32_t most_blocks(const StoreConfig &config) {
     const uint64_t bytes =
-        config.block_rows * config.shape->row_bytes() + BlockTable::block_bytes(config.key_bytes);
+        config.block_rows * config.shape->stride + BlockTable::block_bytes(config.key_bytes);
     const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                             static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     return static_cast<uint32_t>(std::min<uint64_t>(
@@ -276,12 +276,12 @@ bool Store::add_page(PageRef page, uint32_t blocks, uint32_t &entry) {
 }
 
 // A slot for a block's rows, and the block's own bytes.
-bool Store::take_slot(uint64_t tag, bool one_tag, BlockSlot &slot) {
+bool Store::take_slot(BlockSlot &slot) {
     if (!pay(block_bytes_)) return false;
     const uint64_t page_bytes = PagePool::page_bytes(*shape_, page_rows_);
     const auto look = [&] {
         const Lock lock(mutex_);
-        if (!pages_.take(tag, one_tag, slot.place)) return false;
+        if (!pages_.take(slot.place)) return false;
         const BlockPages::Place at = pages_.at(slot.place);
         slot.page = at.page, slot.row = at.row;
         return true;

@@ -116,7 +116,7 @@ private:
     bool evict_oldest();
     bool pay(uint64_t bytes);
     bool add_page(PageRef page, uint32_t blocks, uint32_t &entry);
-    bool take_slot(uint64_t tag, bool one_tag, BlockSlot &slot);
+    bool take_slot(BlockSlot &slot);
 
     const StoreConfig config_;
     const ShapePtr shape_;

@@ -33,10 +33,6 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
                          l * plan.mask_layer_stride] = 0;
             }
     };
-    // Whole rows, one after another, are one run of ids.
-    const bool dense = plan.layers == shape.layers && plan.layer_stride == k &&
-                       plan.row_stride == static_cast<int64_t>(shape.layers) * k &&
-                       (mask == nullptr || plan.mask_layer_stride == 1);
     const auto copy_ids = [](const Id *ids, size_t n, T *out) {
         if constexpr (std::is_same_v<Id, std::make_unsigned_t<T>>)
             std::memcpy(out, ids, n * sizeof(T));
@@ -46,27 +42,27 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
     for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
         uint64_t row = segment.first - first;
         if (!segment.page) return missing_rows(row, row + segment.rows);
-        if (dense && segment.complete) {
-            copy_ids(reinterpret_cast<const Id *>(segment.ids()), segment.rows * shape.layers * k,
-                     dst + row * shape.layers * k);
-            if (mask != nullptr)
-                std::memset(mask + row * shape.layers, 1, segment.rows * shape.layers);
+        if (segment.complete && mask == nullptr && plan.layer_stride == k) {
+            const uint8_t *from = shape.cell(segment.row(), plan.first_layer);
+            T *out = dst + static_cast<int64_t>(row) * plan.row_stride;
+            for (uint64_t r = 0; r < segment.rows;
+                 r++, from += shape.stride, out += plan.row_stride)
+                copy_ids(reinterpret_cast<const Id *>(from), size_t{plan.layers} * k, out);
             return;
         }
         for (uint64_t r = 0; r < segment.rows; r++, row++) {
-            const uint8_t *validity = segment.validity(r);
-            const Id *ids = reinterpret_cast<const Id *>(segment.ids(r)) +
-                            static_cast<size_t>(plan.first_layer) * k;
+            const uint8_t *cells = segment.row(r);
+            const Id *ids = reinterpret_cast<const Id *>(shape.cell(cells, plan.first_layer));
             T *out_row = dst + static_cast<int64_t>(row) * plan.row_stride;
             for (uint32_t l = 0; l < plan.layers && mask != nullptr; l++)
                 mask[static_cast<int64_t>(row) * plan.mask_row_stride +
-                     l * plan.mask_layer_stride] = Shape::valid(validity, plan.first_layer + l);
-            if (plan.layer_stride == k && shape.row_full(validity)) {
+                     l * plan.mask_layer_stride] = shape.valid(cells, plan.first_layer + l);
+            if (plan.layer_stride == k && (segment.complete || shape.row_full(cells))) {
                 copy_ids(ids, size_t{plan.layers} * k, out_row);
                 continue;
             }
             for (uint32_t l = 0; l < plan.layers; l++, ids += k) {
-                const bool valid = Shape::valid(validity, plan.first_layer + l);
+                const bool valid = shape.valid(cells, plan.first_layer + l);
                 T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
                 for (uint32_t c = 0; c < k; c++)
                     out[c] = valid ? static_cast<T>(ids[c]) : static_cast<T>(plan.fill);
@@ -163,7 +159,7 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
         for (const Segment &segment : routing.segments())
             for (uint64_t r = 0; segment.page && r < segment.rows; r++)
                 for (uint32_t l = 0; l < plan.layers; l++)
-                    valid += Shape::valid(segment.validity(r), plan.first_layer + l);
+                    valid += routing.shape().valid(segment.row(r), plan.first_layer + l);
         if (valid == (routing.end() - routing.first()) * plan.layers) status = ROUTECAP_OK;
         if (valid == 0) status = ROUTECAP_NOT_CAPTURED;
     }

@@ -20,12 +20,11 @@ struct LayerRun {
 void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row,
                     std::vector<LayerRun> &runs) {
     runs.clear();
-    const uint8_t *validity = segment.validity(row);
-    if (shape.row_full(validity)) return;
-    const uint8_t *ids = segment.ids(row);
+    const uint8_t *cells = segment.row(row);
+    if (shape.row_full(cells)) return;
     for (uint32_t l = 0; l < shape.layers; l++) {
-        if (Shape::valid(validity, l)) continue;
-        const int32_t reason = shape.reason(ids, l);
+        if (shape.valid(cells, l)) continue;
+        const int32_t reason = shape.reason(cells, l);
         if (!runs.empty() && runs.back().first_layer + runs.back().layers == l &&
             runs.back().reason == reason)
             runs.back().layers++;
@@ -80,10 +79,10 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         }
         for (uint64_t r = 0; r < segment.rows; r++) {
             missing_of_row(shape, segment, r, runs);
-            coverage.cells_recomputed += shape.count_recomputed(segment.validity(r));
-            (runs.empty()                           ? coverage.rows_complete
-             : shape.row_empty(segment.validity(r)) ? coverage.rows_empty
-                                                    : coverage.rows_partial)++;
+            coverage.cells_recomputed += shape.count_recomputed(segment.row(r));
+            (runs.empty()                      ? coverage.rows_complete
+             : shape.row_empty(segment.row(r)) ? coverage.rows_empty
+                                               : coverage.rows_partial)++;
             add(segment.first + r, 1, runs);
         }
     });
@@ -124,10 +123,11 @@ int32_t reading_status(const Shape &shape, uint64_t first, uint64_t rows,
         any |= segment.complete;
         if (!segment.page || segment.complete) return;
         for (uint64_t r = 0; r < segment.rows && (missing == UINT64_MAX || !any); r++) {
-            any |= !shape.row_empty(segment.validity(r));
-            if (missing != UINT64_MAX || shape.row_full(segment.validity(r))) continue;
+            const uint8_t *row = segment.row(r);
+            any |= !shape.row_empty(row);
+            if (missing != UINT64_MAX || shape.row_full(row)) continue;
             missing = segment.first + r;
-            while (layer + 1 < shape.layers && Shape::valid(segment.validity(r), layer)) layer++;
+            while (layer + 1 < shape.layers && shape.valid(row, layer)) layer++;
         }
     });
     if (missing == UINT64_MAX) return ROUTECAP_OK;

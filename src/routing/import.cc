@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/crc32c.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "kernels/snapshot.h"
@@ -13,193 +12,166 @@
 namespace routecap {
 namespace {
 
-constexpr uint64_t kBytesAtOnce = 16384;
 constexpr uint64_t kMaxPageRows = 1u << 30;  // rows of a page are counted in 32 bits
+
+// ---- Checking ---------------------------------------------------------------------------------
 
 // Reports the first valid cell that is not k distinct experts of its layer.
 template <class Id, uint32_t K>
-int32_t check_cells(const Shape &shape, const routecap_segment &segment) {
-    const auto *ids = static_cast<const Id *>(segment.ids);
-    for (uint64_t r = 0; r < segment.rows; r++) {
-        const uint8_t *validity = segment.validity != nullptr
-                                      ? segment.validity + r * shape.validity_bytes
-                                      : shape.full.data();
-        for (uint32_t l = 0; l < shape.layers; l++, ids += shape.k) {
-            if (!Shape::valid(validity, l)) continue;
-            bool in_range = true;
-            for (uint32_t c = 0; c < kernels::columns<K>(shape.k); c++)
-                in_range &= ids[c] < shape.layer_experts[l];
-            if (in_range && kernels::distinct<Id, K>(ids, shape.k)) continue;
-            return report(ROUTECAP_ERR_FORMAT,
-                          "row %llu, layer %u is said to be valid and is not %u distinct experts "
-                          "in [0,%u)",
-                          ull(segment.first + r), l, shape.k, shape.layer_experts[l]);
-        }
+int32_t check_cells(const Shape &shape, const uint8_t *row, uint64_t position) {
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        if (!shape.valid(row, l)) continue;
+        const auto *ids = reinterpret_cast<const Id *>(shape.cell(row, l));
+        bool in_range = true;
+        for (uint32_t c = 0; c < kernels::columns<K>(shape.k); c++)
+            in_range &= ids[c] < shape.layer_experts[l];
+        if (in_range && kernels::distinct<Id, K>(ids, shape.k)) continue;
+        return report(ROUTECAP_ERR_FORMAT,
+                      "row %llu, layer %u is said to be valid and is not %u distinct experts "
+                      "in [0,%u)",
+                      ull(position), l, shape.k, shape.layer_experts[l]);
     }
     return ROUTECAP_OK;
 }
 
-// Whether all cells of rows without missing cells are valid. This is the usual case, and is checked
-// at the speed of memory. False also if the check does not apply.
-template <class Id>
-bool all_good(const Shape &shape, const routecap_segment &segment) {
-    if (segment.validity != nullptr) return false;
-    for (const uint32_t experts : shape.layer_experts)
-        if (experts != shape.experts) return false;
-    Distinct distinct(shape.k, shape.experts);
-    const auto *ids = static_cast<const Id *>(segment.ids);
-    // Small pieces, so that a second pass over them finds them in the processor's cache.
-    const uint64_t at_once = kBytesAtOnce / shape.ids_bytes + 1;
-    for (uint64_t r = 0; r < segment.rows; r += at_once) {
-        const uint64_t cells = std::min(at_once, segment.rows - r) * shape.layers,
-                       n = cells * shape.k;
-        Id most = 0;
-        for (uint64_t i = 0; i < n; i++) most = std::max(most, ids[i]);
-        if (most >= shape.experts || !distinct.all(ids, cells)) return false;
-        ids += n;
-    }
-    return true;
-}
+class RowCheck {
+public:
+    RowCheck(const Shape &shape, bool trusted)
+        : shape_(shape),
+          trusted_(trusted),
+          alike_(std::all_of(shape.layer_experts.begin(), shape.layer_experts.end(),
+                             [&](uint32_t experts) { return experts == shape.experts; })),
+          distinct_(shape.k, shape.experts) {}
 
-int32_t check_ids(const Shape &shape, const routecap_segment &segment) {
-    const bool narrow = shape.id_bytes == 1;
-    if (narrow ? all_good<uint8_t>(shape, segment) : all_good<uint16_t>(shape, segment))
+    // Sets run.complete if the rows are it.
+    int32_t check(ImportedRun &run) {
+        bool all = true;
+        for (uint64_t r = 0; r < run.rows; r++) {
+            const uint8_t *row = run.records + r * shape_.stride;
+            const bool full = shape_.row_full(row);
+            all &= full;
+            if (int32_t s = check_row(row, run.first + r, full); s < 0) return s;
+        }
+        if (run.complete && !all)
+            return report(ROUTECAP_ERR_FORMAT, "a row of [%llu,+%llu) is not complete, as was said",
+                          ull(run.first), ull(run.rows));
+        run.complete = all;
         return ROUTECAP_OK;
-    return with_k(shape.k, [&]<uint32_t K>() {
-        return narrow ? check_cells<uint8_t, K>(shape, segment)
-                      : check_cells<uint16_t, K>(shape, segment);
-    });
+    }
+
+private:
+    int32_t check_row(const uint8_t *row, uint64_t position, bool full) {
+        if (!full && (row[shape_.bytes() - 1] & ~shape_.full.back()) != 0)
+            return report(ROUTECAP_ERR_FORMAT,
+                          "row %llu has validity of layers beyond the last, %u", ull(position),
+                          shape_.layers - 1);
+        for (uint32_t b = shape_.bytes(); b < shape_.stride; b++)
+            if (row[b] != 0)
+                return report(ROUTECAP_ERR_FORMAT, "the padding of row %llu is not zero",
+                              ull(position));
+        if (trusted_) return ROUTECAP_OK;
+        const bool narrow = shape_.id_bytes == 1;
+        if (full && (narrow ? all_good<uint8_t>(row) : all_good<uint16_t>(row))) return ROUTECAP_OK;
+        return with_k(shape_.k, [&]<uint32_t K>() {
+            return narrow ? check_cells<uint8_t, K>(shape_, row, position)
+                          : check_cells<uint16_t, K>(shape_, row, position);
+        });
+    }
+
+    // Whether all cells of a row without missing cells are valid. This is the usual case, and is
+    // checked at the speed of memory. False also if the check does not apply.
+    template <class Id>
+    bool all_good(const uint8_t *row) {
+        if (!alike_) return false;
+        const auto *ids = reinterpret_cast<const Id *>(row);
+        Id most = 0;
+        for (uint32_t i = 0; i < shape_.layers * shape_.k; i++) most = std::max(most, ids[i]);
+        return most < shape_.experts && distinct_.all(ids, shape_.layers);
+    }
+
+    const Shape &shape_;
+    const bool trusted_;
+    const bool alike_;  // all layers have as many experts
+    Distinct distinct_;
+};
+
+// ---- Arrays -----------------------------------------------------------------------------------
+
+// Where rows lie in a caller's segment.
+struct ArrayLayout {
+    size_t ids_stride, validity_stride;
+
+    ArrayLayout(const Shape &shape, uint64_t row_stride)
+        : ids_stride(row_stride != 0 ? row_stride : shape.ids_bytes),
+          validity_stride(row_stride != 0 ? row_stride : shape.validity_bytes) {}
+};
+
+// Whether the rows of a segment are records already.
+bool are_records(const Shape &shape, const ArrayLayout &layout, const routecap_segment &segment) {
+    return layout.ids_stride == shape.stride && segment.validity != nullptr &&
+           segment.validity == shape.validity(static_cast<const uint8_t *>(segment.ids)) &&
+           reinterpret_cast<uintptr_t>(segment.ids) % shape.alignment() == 0;
 }
 
-int32_t check_validity(const Shape &shape, const routecap_segment &segment) {
-    if (segment.validity == nullptr || shape.full.back() == 0xff) return ROUTECAP_OK;
-    for (uint64_t r = 0; r < segment.rows; r++)
-        if ((segment.validity[(r + 1) * shape.validity_bytes - 1] & ~shape.full.back()) != 0)
-            return report(ROUTECAP_ERR_FORMAT,
-                          "row %llu has validity of layers beyond the last, %u",
-                          ull(segment.first + r), shape.layers - 1);
+// Makes records of a caller's arrays.
+void copy_arrays(const Shape &shape, const ArrayLayout &layout, const routecap_segment &segment,
+                 uint8_t *records) {
+    const auto *ids = static_cast<const uint8_t *>(segment.ids);
+    for (uint64_t r = 0; r < segment.rows; r++, records += shape.stride) {
+        std::memcpy(records, ids + r * layout.ids_stride, shape.ids_bytes);
+        std::memcpy(shape.validity(records),
+                    segment.validity != nullptr ? segment.validity + r * layout.validity_stride
+                                                : shape.full.data(),
+                    shape.validity_bytes);
+        std::memset(records + shape.bytes(), 0, shape.stride - shape.bytes());
+    }
+}
+
+int32_t check_segment(const routecap_segment &segment, const Shape &shape, size_t i,
+                      uint64_t position, uint64_t end) {
+    if (segment.first < position || segment.first > end || segment.rows > end - segment.first)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "view.segments[%zu] has rows [%llu,+%llu), outside [%llu,%llu)", i,
+                      ull(segment.first), ull(segment.rows), ull(position), ull(end));
+    if (segment.ids == nullptr && (segment.validity != nullptr || segment.tags != nullptr))
+        return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has no ids, but validity or tags",
+                      i);
+    if (reinterpret_cast<uintptr_t>(segment.ids) % shape.id_bytes != 0 ||
+        reinterpret_cast<uintptr_t>(segment.tags) % sizeof(uint64_t) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "view.segments[%zu] has ids or tags that are not aligned to their elements",
+                      i);
+    if (segment.reserved != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu].reserved is %u", i,
+                      segment.reserved);
+    if (segment.reason != 0 && (segment.ids != nullptr || !is_row_reason(segment.reason)))
+        return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has %s and reason %d", i,
+                      segment.ids != nullptr ? "ids" : "no ids", segment.reason);
     return ROUTECAP_OK;
 }
 
-int32_t check_rows(const Shape &shape, const routecap_segment &segment, const uint8_t *checks) {
-    for (uint64_t r = 0; r < segment.rows; r++) {
-        uint32_t expected;
-        std::memcpy(&expected, checks + r * sizeof expected, sizeof expected);
-        if (row_check(shape, segment, r) != expected)
-            return report(ROUTECAP_ERR_FORMAT,
-                          "row %llu is not what was written: its check differs",
-                          ull(segment.first + r));
-    }
-    return ROUTECAP_OK;
-}
-
-// Copies the arrays of the segments into one piece of memory, and makes the segments point there.
-std::shared_ptr<const void> copy_arrays(const Shape &shape,
-                                        std::vector<routecap_segment> &segments) {
-    const auto bytes_of = [&](const routecap_segment &s) {
-        return (s.tags != nullptr ? s.rows * sizeof *s.tags : 0) +
-               (s.ids != nullptr ? (s.rows * shape.ids_bytes + 7) / 8 * 8 : 0) +
-               (s.validity != nullptr ? (s.rows * shape.validity_bytes + 7) / 8 * 8 : 0);
-    };
-    size_t bytes = 0;
-    for (const routecap_segment &s : segments) bytes += bytes_of(s);
-    const std::shared_ptr<uint64_t[]> memory(new uint64_t[bytes / 8]);
-    auto *at = reinterpret_cast<uint8_t *>(memory.get());
-    const auto put = [&](auto *&array, size_t size) {
-        if (array == nullptr) return;
-        std::memcpy(at, array, size);
-        array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(at);
-        at += (size + 7) / 8 * 8;
-    };
-    for (routecap_segment &s : segments) {
-        put(s.tags, s.rows * sizeof *s.tags);
-        put(s.ids, s.rows * shape.ids_bytes);
-        put(s.validity, s.rows * shape.validity_bytes);
-    }
-    return memory;
-}
-
-}  // namespace
-
-uint32_t row_check(const Shape &shape, const routecap_segment &segment, uint64_t row) {
-    const uint64_t position = segment.first + row;
-    uint32_t check = crc32c_of(&position, sizeof position);
-    check = crc32c_of(static_cast<const uint8_t *>(segment.ids) + row * shape.ids_bytes,
-                      shape.ids_bytes, check);
-    if (segment.tags != nullptr) check = crc32c_of(segment.tags + row, sizeof(uint64_t), check);
-    if (segment.validity == nullptr) return check;
-    return crc32c_of(segment.validity + row * shape.validity_bytes, shape.validity_bytes, check);
-}
-
-bool ids_are_valid(const Shape &shape, const routecap_segment &segment) {
-    return check_ids(shape, segment) == ROUTECAP_OK;
-}
-
-int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,
-                    Routing **routing) {
-    if ((flags & ~ROUTECAP_IMPORT_TRUSTED) != 0)
-        return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
-    const Shape &shape = *rows.shape;
-    const auto lender = std::make_shared<Lender>(release, context);
-    // The copy is made before the check, because no caller can change it meanwhile, and it is
-    // aligned.
-    const std::shared_ptr<const void> memory =
-        release != nullptr ? lender : copy_arrays(shape, rows.segments);
-    for (size_t i = 0; i < rows.segments.size(); i++) {
-        const routecap_segment &segment = rows.segments[i];
-        if (segment.ids == nullptr) continue;
-        if (!rows.checks.empty())
-            if (int32_t s = check_rows(shape, segment, rows.checks[i]); s < 0) return s;
-        if (int32_t s = check_validity(shape, segment); s < 0) return s;
-        if ((flags & ROUTECAP_IMPORT_TRUSTED) == 0)
-            if (int32_t s = check_ids(shape, segment); s < 0) return s;
-    }
-    const auto pool = PagePool::plain(rows.shape, UINT64_MAX);
-    std::vector<Segment> segments;
-    for (const routecap_segment &s : rows.segments) {
-        const auto *ids = static_cast<const uint8_t *>(s.ids);
-        if (ids == nullptr) segments.push_back(Segment::not_there(s.first, s.rows, s.reason));
-        for (uint64_t from = 0; ids != nullptr && from < s.rows; from += kMaxPageRows) {
-            const auto n = static_cast<uint32_t>(std::min(s.rows - from, kMaxPageRows));
-            segments.push_back(
-                {pool->borrow(
-                     n, ids + from * shape.ids_bytes,
-                     s.validity != nullptr ? s.validity + from * shape.validity_bytes : nullptr,
-                     s.tags != nullptr ? s.tags + from : nullptr, s.tag, memory),
-                 0, s.first + from, n, s.validity == nullptr});
-        }
-    }
-    *routing = new Routing(
-        std::make_shared<const Storage>(rows.shape, pool, std::make_shared<Completion>()),
-        rows.first, rows.rows, std::move(segments));
-    lender->arm();
-    return (*routing)->status();
-}
-
-int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release,
-                    void *context, Routing **routing) {
-    routecap_view v;
-    if (int32_t s = read_struct(v, view, "view"); s < 0) return s;
-    ImportedRows rows{nullptr, v.first, v.rows, {}, {}};
-    const ShapeSource source{
-        v.layers, v.k, v.experts, v.id_space, v.layer_map, v.layer_experts, v.layer_provenance};
-    if (int32_t s = make_shape(source, "view", rows.shape); s < 0) return s;
-    const Shape &shape = *rows.shape;
+int32_t check_view(const routecap_view &v, const Shape &shape) {
     if (v.dtype != shape.dtype())
         return report(ROUTECAP_ERR_DTYPE, "view.dtype is %d; ids of %u experts have %d", v.dtype,
                       shape.experts, shape.dtype());
     if (v.validity_bytes != 0 && v.validity_bytes != shape.validity_bytes)
         return report(ROUTECAP_ERR_ARGUMENT, "view.validity_bytes is %u for %u layers",
                       v.validity_bytes, shape.layers);
+    if (v.row_stride != 0 && (v.row_stride < shape.bytes() || v.row_stride % shape.id_bytes != 0 ||
+                              v.row_stride > ROUTECAP_MAX_POSITION))
+        return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                      "view.row_stride is %llu, and a row has %u bytes of ids and %u of validity",
+                      ull(v.row_stride), shape.ids_bytes, shape.validity_bytes);
     if (v.first > ROUTECAP_MAX_POSITION || v.rows > ROUTECAP_MAX_POSITION - v.first)
         return report(ROUTECAP_ERR_ARGUMENT, "rows [%llu,+%llu) are beyond the highest position",
                       ull(v.first), ull(v.rows));
-    if (int32_t s = check_array(v.segments, v.segment_count, v.segment_size,
-                                sizeof(routecap_segment), "view.segments");
-        s < 0)
-        return s;
+    return check_array(v.segments, v.segment_count, v.segment_size, sizeof(routecap_segment),
+                       "view.segments");
+}
 
-    const uint64_t end = v.first + v.rows;
+// The caller's segments that say something.
+int32_t read_segments(const routecap_view &v, const Shape &shape,
+                      std::vector<routecap_segment> &segments) {
     uint64_t position = v.first;
     for (size_t i = 0; i < v.segment_count; i++) {
         routecap_segment segment;
@@ -207,30 +179,106 @@ int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release 
                                     "view.segments");
             s < 0)
             return s;
-        if (segment.first < position || segment.first > end || segment.rows > end - segment.first)
-            return report(ROUTECAP_ERR_ARGUMENT,
-                          "view.segments[%zu] has rows [%llu,+%llu), outside [%llu,%llu)", i,
-                          ull(segment.first), ull(segment.rows), ull(position), ull(end));
-        if (segment.ids == nullptr && (segment.validity != nullptr || segment.tags != nullptr))
-            return report(ROUTECAP_ERR_ARGUMENT,
-                          "view.segments[%zu] has no ids, but validity or tags", i);
-        if (reinterpret_cast<uintptr_t>(segment.ids) % shape.id_bytes != 0 ||
-            reinterpret_cast<uintptr_t>(segment.tags) % sizeof(uint64_t) != 0)
-            return report(
-                ROUTECAP_ERR_ARGUMENT,
-                "view.segments[%zu] has ids or tags that are not aligned to their elements", i);
-        if (segment.reserved != 0)
-            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu].reserved is %u", i,
-                          segment.reserved);
-        if (segment.reason != 0 && (segment.ids != nullptr || !is_row_reason(segment.reason)))
-            return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu] has %s and reason %d", i,
-                          segment.ids != nullptr ? "ids" : "no ids", segment.reason);
+        if (int32_t s = check_segment(segment, shape, i, position, v.first + v.rows); s < 0)
+            return s;
         position = segment.first + segment.rows;
         const bool known = segment.ids != nullptr ||
                            (segment.reason != 0 && segment.reason != ROUTECAP_MISSING_ABSENT);
-        if (known && segment.rows > 0) rows.segments.push_back(segment);
+        if (known && segment.rows > 0) segments.push_back(segment);
     }
-    return import_rows(std::move(rows), flags, release, context, routing);
+    return ROUTECAP_OK;
+}
+
+// What a view's segments become: records in place if all are, and they are lent; otherwise copies.
+ImportedRows rows_of(const ShapePtr &shape, const routecap_view &v,
+                     const std::vector<routecap_segment> &segments,
+                     const std::shared_ptr<Lender> &lender) {
+    ImportedRows rows{shape, v.first, v.rows, {}, lender};
+    const ArrayLayout layout(*shape, v.row_stride);
+    uint64_t present = 0, tagged = 0;
+    bool in_place = lender != nullptr;
+    for (const routecap_segment &s : segments) {
+        present += s.ids != nullptr ? s.rows : 0;
+        tagged += s.tags != nullptr ? s.rows : 0;
+        in_place &= s.ids == nullptr || are_records(*shape, layout, s);
+    }
+    uint8_t *records = nullptr;
+    uint64_t *tags = nullptr;
+    if (!in_place) {
+        const std::shared_ptr<uint8_t[]> memory = make_records(*shape, present);
+        const std::shared_ptr<uint64_t[]> tag_memory(new uint64_t[tagged]);
+        records = memory.get(), tags = tag_memory.get();
+        rows.memory = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
+            memory, tag_memory);
+    }
+    for (const routecap_segment &s : segments) {
+        ImportedRun run{.first = s.first,
+                        .rows = s.rows,
+                        .records = static_cast<const uint8_t *>(s.ids),
+                        .tags = s.tags,
+                        .tag = s.tag,
+                        .reason = s.reason};
+        if (!in_place && s.ids != nullptr) {
+            copy_arrays(*shape, layout, s, records);
+            run.records = std::exchange(records, records + s.rows * shape->stride);
+        }
+        if (!in_place && s.tags != nullptr) {
+            std::copy_n(s.tags, s.rows, tags);
+            run.tags = std::exchange(tags, tags + s.rows);
+        }
+        rows.runs.push_back(run);
+    }
+    return rows;
+}
+
+}  // namespace
+
+std::shared_ptr<uint8_t[]> make_records(const Shape &shape, uint64_t rows) {
+    return std::shared_ptr<uint8_t[]>(new uint8_t[rows * shape.stride]);
+}
+
+int32_t import_rows(ImportedRows rows, uint32_t flags, Routing **routing) {
+    if ((flags & ~ROUTECAP_IMPORT_TRUSTED) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "flags is %u", flags);
+    const Shape &shape = *rows.shape;
+    RowCheck check(shape, (flags & ROUTECAP_IMPORT_TRUSTED) != 0);
+    for (ImportedRun &run : rows.runs)
+        if (int32_t s = run.records != nullptr ? check.check(run) : ROUTECAP_OK; s < 0) return s;
+    const auto pool = PagePool::plain(rows.shape, UINT64_MAX);
+    std::vector<Segment> segments;
+    for (const ImportedRun &run : rows.runs) {
+        if (run.records == nullptr)
+            segments.push_back(Segment::not_there(run.first, run.rows, run.reason));
+        for (uint64_t from = 0; run.records != nullptr && from < run.rows; from += kMaxPageRows) {
+            const auto n = static_cast<uint32_t>(std::min(run.rows - from, kMaxPageRows));
+            segments.push_back({pool->borrow(n, run.records + from * shape.stride,
+                                             run.tags != nullptr ? run.tags + from : nullptr,
+                                             run.tag, rows.memory),
+                                0, run.first + from, n, run.complete});
+        }
+    }
+    *routing = new Routing(
+        std::make_shared<const Storage>(rows.shape, pool, std::make_shared<Completion>()),
+        rows.first, rows.rows, std::move(segments));
+    return (*routing)->status();
+}
+
+int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release,
+                    void *context, Routing **routing) {
+    routecap_view v;
+    if (int32_t s = read_struct(v, view, "view"); s < 0) return s;
+    ShapePtr shape;
+    const ShapeSource source{
+        v.layers, v.k, v.experts, v.id_space, v.layer_map, v.layer_experts, v.layer_provenance};
+    if (int32_t s = make_shape(source, "view", shape); s < 0) return s;
+    if (int32_t s = check_view(v, *shape); s < 0) return s;
+    std::vector<routecap_segment> segments;
+    if (int32_t s = read_segments(v, *shape, segments); s < 0) return s;
+    const auto lender = release != nullptr ? std::make_shared<Lender>(release, context) : nullptr;
+    // With copies the last reference to the lender is this one: it is released on return.
+    const int32_t s = import_rows(rows_of(shape, v, segments, lender), flags, routing);
+    if (s >= 0 && lender != nullptr) lender->arm();
+    return s;
 }
 
 }  // namespace routecap

@@ -1,4 +1,4 @@
-// Makes routings from arrays of any origin. The arrays are checked, and then lent or copied.
+// Makes routings from rows of any origin. They are checked, and then lent or copied.
 #pragma once
 
 #include <cstdint>
@@ -29,28 +29,29 @@ private:
     bool armed_ = false;
 };
 
-// Rows of one shape, in ordered segments. Rows in no segment are ABSENT. A segment without ids has
-// a reason. `checks` is empty, or has for each segment where the CRC32C of its rows are, 4 bytes
-// each, of any alignment.
+// Consecutive rows, as records of their shape; or without them, missing for one reason.
+struct ImportedRun {
+    uint64_t first, rows;
+    const uint8_t *records = nullptr;
+    const uint64_t *tags = nullptr;  // [rows]; NULL: `tag` is that of all
+    uint64_t tag = 0;
+    int32_t reason = 0;
+    bool complete = false;  // said to lack no cell
+};
+
+// Rows of one shape, in ordered runs. Rows in no run are ABSENT.
 struct ImportedRows {
     ShapePtr shape;
     uint64_t first, rows;
-    std::vector<routecap_segment> segments;
-    std::vector<const uint8_t *> checks;
+    std::vector<ImportedRun> runs;
+    std::shared_ptr<const void> memory;  // keeps the records and tags
 };
 
-// CRC32C of the row at this place of a segment: of its position, ids, tag and validity, those of
-// the last two that the segment has for each row.
-uint32_t row_check(const Shape &shape, const routecap_segment &segment, uint64_t row);
+// Memory for records.
+std::shared_ptr<uint8_t[]> make_records(const Shape &shape, uint64_t rows);
 
-// Whether every valid cell of a segment is k distinct experts of its layer. Without validity all
-// cells are valid, which is the fast case. Otherwise it leaves a line about the first that is not.
-bool ids_are_valid(const Shape &shape, const routecap_segment &segment);
-
-// Checks the ids, unless they are trusted, and makes a routing. With a release it uses the arrays
-// of the segments in place; otherwise it copies them.
-int32_t import_rows(ImportedRows rows, uint32_t flags, routecap_release release, void *context,
-                    Routing **routing);
+// Checks the rows, except for the ids of trusted ones, and makes a routing of them.
+int32_t import_rows(ImportedRows rows, uint32_t flags, Routing **routing);
 
 int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release release,
                     void *context, Routing **routing);

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/structs.h"
 #include "routing/coverage.h"
+#include "rows/merge.h"
 
 namespace routecap {
 
@@ -42,10 +43,11 @@ void Routing::view(routecap_view *view) const {
         for_all_rows(first_, end(), segments_, [&](const Segment &s) {
             if (!s.page)
                 return all.push_back({s.first, s.rows, nullptr, nullptr, nullptr, 0, s.reason, 0});
-            const uint64_t *tags = s.page->tags.load(std::memory_order_acquire);
+            const bool one_tag = s.page->tag_step == 0;
             const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
-            all.push_back({s.first, s.rows, s.ids(), complete ? nullptr : s.validity(),
-                           tags == nullptr ? nullptr : tags + s.page_row, s.tag(0), 0, 0});
+            all.push_back({s.first, s.rows, s.row(), complete ? nullptr : shape().validity(s.row()),
+                           one_tag ? nullptr : &s.page->tag(s.page_row), one_tag ? s.tag(0) : 0, 0,
+                           0});
         });
         view_ = std::move(all);
     });
@@ -55,6 +57,7 @@ void Routing::view(routecap_view *view) const {
     v.k = shape().k;
     v.experts = shape().experts;
     v.validity_bytes = shape().validity_bytes;
+    v.row_stride = shape().stride;
     v.id_space = shape().id_space;
     v.complete = reading_status_ == ROUTECAP_OK;
     v.first = first_;
@@ -94,17 +97,14 @@ Routing *Routing::copy() const {
     PageRef page = pool.make(shape(), static_cast<uint32_t>(rows_));
     if (!page) return nullptr;
 
-    bool fresh = true;  // no row has a tag
     for_all_rows(first_, end(), segments_, [&](const Segment &s) {
         const size_t row = s.first - first_;
         if (!s.page) {
             for (uint64_t r = 0; r < s.rows; r++)
-                shape().mark_missing(page->ids(row + r), s.reason);
-            return;
+                shape().make_missing(page->row(row + r), s.reason);
+            return page->set_tags(row, s.rows, 0);
         }
-        std::memcpy(page->ids(row), s.ids(), s.rows * shape().ids_bytes);
-        std::memcpy(page->validity(row), s.validity(), s.rows * shape().validity_bytes);
-        page->copy_tags(row, *s.page.get(), s.page_row, s.rows, std::exchange(fresh, false));
+        page->copy_rows(row, *s.page.get(), s.page_row, s.rows);
     });
     std::vector<Segment> one;
     one.push_back({std::move(page), 0, first_, rows_, reading_status_ == ROUTECAP_OK});
@@ -147,45 +147,43 @@ ShapePtr united_shape(std::span<const Routing *const> routings) {
 // Converts a row to a shape that has all layers of the row's own shape, and may have more.
 class Widen {
 public:
-    Widen(const Shape &from, const Shape &to)
-        : from_(from), to_(to), ids_(to.ids_bytes), validity_(to.validity_bytes) {
+    Widen(const Shape &from, const Shape &to) : from_(from), to_(to), row_(to.stride) {
         for (int32_t index : from.layer_map)
             layer_.push_back(static_cast<uint32_t>(
                 std::lower_bound(to.layer_map.begin(), to.layer_map.end(), index) -
                 to.layer_map.begin()));
     }
 
-    RowSource row(const uint8_t *ids, const uint8_t *validity) {
-        std::fill(validity_.begin(), validity_.end(), uint8_t{0});
-        to_.mark_absent(ids_.data());
+    const uint8_t *row(const uint8_t *row) {
+        to_.make_missing(row_.data(), ROUTECAP_MISSING_ABSENT);
         for (uint32_t l = 0; l < from_.layers; l++) {
-            const uint8_t *cell = ids + static_cast<size_t>(l) * from_.cell_bytes;
-            uint8_t *out = ids_.data() + static_cast<size_t>(layer_[l]) * to_.cell_bytes;
+            const uint8_t *cell = from_.cell(row, l);
+            uint8_t *out = to_.cell(row_.data(), layer_[l]);
             std::memset(out, 0, to_.cell_bytes);
             for (uint32_t c = 0; c < to_.k; c++)
                 std::memcpy(out + size_t{c} * to_.id_bytes, cell + size_t{c} * from_.id_bytes,
                             from_.id_bytes);
-            if (Shape::valid(validity, l)) Shape::set_valid(validity_.data(), layer_[l]);
+            if (from_.valid(row, l)) to_.set_valid(row_.data(), layer_[l]);
         }
-        return {ids_.data(), validity_.data(), 0, 0};
+        return row_.data();
     }
-    // Adds the reason of a row that is not there to `cells` of the wider shape. In each cell the
-    // reason with the higher rank stays.
-    void missing(int32_t reason, uint8_t *cells) const {
-        for (uint32_t l : layer_)
-            if (reason_rank(reason) > reason_rank(to_.reason(cells, l))) to_.mark(cells, l, reason);
+    // A row that is not there.
+    const uint8_t *missing(int32_t reason) {
+        to_.make_missing(row_.data(), ROUTECAP_MISSING_ABSENT);
+        for (uint32_t l : layer_) to_.mark(row_.data(), l, reason);
+        return row_.data();
     }
 
 private:
     const Shape &from_, &to_;
     std::vector<uint32_t> layer_;
-    std::vector<uint8_t> ids_, validity_;
+    std::vector<uint8_t> row_;
 };
 
 // Files the rows that no routing has, with their reasons. The routings have different layers, so
 // the cells of one row may be missing for different reasons. Such a row needs memory for its
 // reasons.
-RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::vector<Widen> &widen,
+RowOutcomes merge_missing(std::span<const Routing *const> routings, std::vector<Widen> &widen,
                           const Shape &shape, RowStore &rows) {
     // All rows between two of these positions have the same reasons.
     std::vector<uint64_t> edges;
@@ -203,31 +201,31 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, const std::v
     // A few untrusted bytes may claim more missing rows than fit into memory. So besides the rows
     // that are there, the result may have at most this many bytes of rows.
     constexpr uint64_t kMost = 1 << 30;
-    const uint64_t most = present + kMost / shape.row_bytes();
+    const uint64_t most = present + kMost / shape.stride;
     RowOutcomes filed;
     uint64_t written = 0;
     MissingRows missing;
-    std::vector<uint8_t> cells(shape.ids_bytes), validity(shape.validity_bytes);
+    std::vector<uint8_t> row(shape.stride);
     std::vector<size_t> next(routings.size());
     for (size_t e = 1; e < edges.size(); e++) {
         const uint64_t first = edges[e - 1], end = edges[e];
-        shape.mark_absent(cells.data());
+        shape.make_missing(row.data(), ROUTECAP_MISSING_ABSENT);
         for (size_t i = 0; i < routings.size(); i++) {
             const std::span<const Segment> segments = routings[i]->segments();
             while (next[i] < segments.size() && segments[next[i]].end() <= first) next[i]++;
             if (next[i] == segments.size() || segments[next[i]].page ||
                 segments[next[i]].first > first)
                 continue;
-            widen[i].missing(segments[next[i]].reason, cells.data());
+            uint64_t tag = 0;
+            merge(shape, row.data(), tag, widen[i].missing(segments[next[i]].reason), 0);
         }
-        if (const int32_t reason = shape.row_reason(cells.data(), validity.data()); reason != 0) {
+        if (const int32_t reason = shape.row_reason(row.data()); reason != 0) {
             missing.add(first, end, reason);
             continue;
         }
         written += end - first;
         if (written > most) return {.refused = written};
-        filed +=
-            rows.file_from_budget(first, {cells.data(), validity.data(), 0, 0}, end - first, 0);
+        for (uint64_t p = first; p < end; p++) filed += rows.file_from_budget(p, row.data(), 1, 0);
     }
     return filed += rows.attach_missing(missing, 0, UINT64_MAX);
 }
@@ -270,9 +268,8 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
             }
             for (const Segment &s : routings[i]->segments())
                 for (uint64_t r = 0; s.page && r < s.rows; r++)
-                    if (there == (narrow.row_reason(s.ids(r), s.validity(r)) == 0))
-                        filed += rows.file_from_budget(s.first + r,
-                                                       widen[i].row(s.ids(r), s.validity(r)), 1,
+                    if (there == (narrow.row_reason(s.row(r)) == 0))
+                        filed += rows.file_from_budget(s.first + r, widen[i].row(s.row(r)), 1,
                                                        there ? s.tag(r) : 0);
         }
     filed += merge_missing(routings, widen, *shape, rows);

@@ -10,8 +10,7 @@
 
 namespace routecap {
 
-int32_t serialize(const Routing &routing, uint32_t flags, void *dst, size_t dst_bytes,
-                  uint64_t *needed);
+int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t *needed);
 int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_release release,
                     void *context, Routing **routing);
 int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *info);

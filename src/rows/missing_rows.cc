@@ -75,8 +75,7 @@ std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> prese
                        [&](uint64_t from, uint64_t to, int32_t reason) {
                            for (; from < to; from++) {
                                const uint64_t row = from - segment.first;
-                               const int32_t said =
-                                   shape.row_reason(segment.ids(row), segment.validity(row));
+                               const int32_t said = shape.row_reason(segment.row(row));
                                if (said == 0 || reason_rank(said) >= reason_rank(reason)) continue;
                                keep(from);
                                hole(from, from + 1, reason);

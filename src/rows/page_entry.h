@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/row_source.h"
 #include "load/phase.h"
 #include "routecap.h"
 #include "rows/pages.h"
@@ -70,9 +69,8 @@ struct Segment {
                 from,     to - from,
                 complete, reason};
     }
-    const uint8_t *ids(uint64_t row = 0) const { return page->ids(page_row + row); }
-    const uint8_t *validity(uint64_t row = 0) const { return page->validity(page_row + row); }
-    uint64_t tag(uint64_t row) const { return page->tag_of(page_row + row); }
+    const uint8_t *row(uint64_t n = 0) const { return page->row(page_row + n); }
+    uint64_t tag(uint64_t n) const { return page->tag(page_row + n); }
 };
 
 // Positions [index * page_rows, (index + 1) * page_rows) of a request.
@@ -86,13 +84,15 @@ struct PageEntry {
     bool own = false;  // this table made the page, so it may write rows that were not lent
     // Rows before this other holders may see, as long as the page has other holders.
     uint64_t lent_end = 0;
-    // Rows of the page without a missing cell, also outside [first, end).
-    uint32_t full_rows = 0;
+    uint32_t incomplete = 0;  // rows of [first, end) that lack a cell
 
-    bool complete() const { return full_rows == shape->page_rows; }
+    bool complete() const { return incomplete == 0; }
     uint32_t row(uint64_t position) const { return static_cast<uint32_t>(position - origin); }
-    const uint8_t *ids(uint64_t position) const { return page->ids(row(position)); }
-    const uint8_t *validity(uint64_t position) const { return page->validity(row(position)); }
+    uint8_t *at(uint64_t position) const { return page->row(row(position)); }
+    // Counts the rows of [from, to) that lack a cell.
+    uint32_t count_incomplete(uint64_t from, uint64_t to) const;
+    // Only rows of [from, to) still count.
+    void narrow(uint64_t from, uint64_t to);
 
     // ---- Lending
 
@@ -107,26 +107,21 @@ struct PageEntry {
     // ---- Filing, of rows whose positions belong to this page
 
     // Whether they go into a copy of the page, because other holders may see what they change.
-    bool needs_copy(uint64_t position, const RowSource &source, uint64_t rows,
-                    const Filing &filing);
-    // Files rows, and adds how they ended to `filed`.
-    void file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+    bool needs_copy(uint64_t position, const uint8_t *source, uint64_t rows, const Filing &filing);
+    // Files the rows at `source`, and adds how they ended to `filed`.
+    void file(uint64_t position, const uint8_t *source, uint64_t rows, const Filing &filing,
               RowOutcomes &filed);
     // Copies the rows into the page `to`.
     PageEntry copy(PageRef to) const;
-    // Makes rows ABSENT.
-    void clear_rows(uint64_t from, uint64_t to);
+    // Makes rows of [first, end) ABSENT.
+    void clear(uint64_t from, uint64_t to);
 
 private:
-    bool changes(uint64_t position, const RowSource &source, const Filing &filing) const;
-    bool better(uint32_t layer, const uint8_t *ids, const uint8_t *validity,
-                const RowSource &source) const;
-    void merge(uint64_t position, const RowSource &source, const Filing &filing,
-               RowOutcomes &filed);
-    void add(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+    bool changes(uint64_t position, const uint8_t *source, const Filing &filing) const;
+    void meet(uint64_t position, const uint8_t *source, const Filing &filing, RowOutcomes &filed);
+    void add(uint64_t position, const uint8_t *source, uint64_t rows, const Filing &filing,
              RowOutcomes &filed);
-    void tag_rows(uint64_t position, uint64_t rows, uint64_t tag);
-    void put(uint64_t position, const RowSource &source, uint64_t rows);
+    void add_absent(uint64_t from, uint64_t to);
 };
 
 }  // namespace routecap

@@ -107,47 +107,38 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows) {
         unreserve(bytes);
         return PageRef();
     }
-    uint8_t *ids = static_cast<uint8_t *>(memory) + Page::kHeader;
-    Page *page = new (memory) Page{.rows = rows,
-                                   .ids_bytes = shape.ids_bytes,
-                                   .validity_bytes = shape.validity_bytes,
-                                   .ids_plane = ids,
-                                   .validity_plane = ids + size_t{rows} * shape.ids_bytes,
-                                   .tags_plane = reinterpret_cast<uint64_t *>(
-                                       static_cast<uint8_t *>(memory) + tags_offset(shape, rows)),
-                                   .pool = shared_from_this(),
-                                   .bytes = bytes,
-                                   .lender = nullptr};
-    std::memset(page->validity(0), 0, static_cast<size_t>(rows) * shape.validity_bytes);
-    return PageRef(page);
+    auto *at = static_cast<uint8_t *>(memory);
+    return PageRef(new (memory)
+                       Page{.rows = rows,
+                            .stride = shape.stride,
+                            .tag_step = 1,
+                            .records = at + Page::kHeader,
+                            .tags = reinterpret_cast<uint64_t *>(at + tags_offset(shape, rows)),
+                            .pool = shared_from_this(),
+                            .bytes = bytes,
+                            .lender = nullptr});
 }
 
 // A lent page is read only, whatever the pointers in it could do.
-PageRef PagePool::borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity,
-                         const uint64_t *tags, uint64_t tag, std::shared_ptr<const void> lender) {
-    const size_t bytes =
-        Page::kHeader + (validity != nullptr ? 0 : size_t{rows} * shape_->validity_bytes);
+PageRef PagePool::borrow(uint32_t rows, const uint8_t *records, const uint64_t *tags, uint64_t tag,
+                         std::shared_ptr<const void> lender) {
+    constexpr size_t bytes = Page::kHeader;
     if (!reserve(bytes)) return PageRef();
-    auto *memory = static_cast<uint8_t *>(::operator new(bytes, kAlignment, std::nothrow));
+    void *memory = ::operator new(bytes, kAlignment, std::nothrow);
     if (memory == nullptr) {
         unreserve(bytes);
         throw std::bad_alloc();
     }
-    Page *page =
-        new (memory) Page{.rows = rows,
-                          .ids_bytes = shape_->ids_bytes,
-                          .validity_bytes = shape_->validity_bytes,
-                          .tag = tag,
-                          .tags = const_cast<uint64_t *>(tags),
-                          .ids_plane = const_cast<uint8_t *>(ids),
-                          .validity_plane = validity != nullptr ? const_cast<uint8_t *>(validity)
-                                                                : memory + Page::kHeader,
-                          .tags_plane = nullptr,
-                          .pool = shared_from_this(),
-                          .bytes = bytes,
-                          .lender = std::move(lender)};
-    for (uint32_t r = 0; validity == nullptr && r < rows; r++)
-        std::memcpy(page->validity(r), shape_->full.data(), shape_->validity_bytes);
+    Page *page = new (memory) Page{.rows = rows,
+                                   .stride = shape_->stride,
+                                   .tag_step = tags != nullptr ? 1u : 0u,
+                                   .records = const_cast<uint8_t *>(records),
+                                   .tags = const_cast<uint64_t *>(tags),
+                                   .one_tag = tag,
+                                   .pool = shared_from_this(),
+                                   .bytes = bytes,
+                                   .lender = std::move(lender)};
+    if (tags == nullptr) page->tags = &page->one_tag;
     return PageRef(page);
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -17,53 +18,32 @@ namespace routecap {
 
 class PagePool;
 
-// A block of rows: ids in C order, and validity. The request that made it writes rows that no other
-// holder can see. Rows that other holders can see do not change.
+// A block of rows (kernels/row_layout.h) and their tags. The request that made it writes rows that no
+// other holder can see. Rows that other holders can see do not change.
 struct Page {
     std::atomic<uint32_t> references{1};
-    uint32_t rows;                          // capacity
-    uint32_t ids_bytes;                     // of one row
-    uint32_t validity_bytes;                // of one row
-    std::atomic<uint64_t> tag{0};           // of all rows, if tags is null
-    std::atomic<uint64_t *> tags{nullptr};  // [rows], once two rows had different tags
+    uint32_t rows;      // capacity
+    uint32_t stride;    // bytes from one row to the next
+    uint32_t tag_step;  // from one row's tag to the next: 1, or 0 if a lender's rows have one tag
     // Behind this header, or a lender's.
-    uint8_t *ids_plane;
-    uint8_t *validity_plane;
-    uint64_t *tags_plane;            // room for tags; null in a lender's page
+    uint8_t *records;
+    uint64_t *tags;
+    uint64_t one_tag = 0;            // of a lender's page whose rows have one
     std::shared_ptr<PagePool> pool;  // made the page, which counts in its budget
     size_t bytes;                    // in that budget
-    // Keeps a lender's planes and tags alive. Nobody writes such a page.
+    // Keeps a lender's records and tags alive. Nobody writes such a page.
     std::shared_ptr<const void> lender;
     Page *next = nullptr;  // among DeferredPages
     // Not null once the page was moved to another budget: that budget's pool, on the heap.
     std::atomic<std::shared_ptr<PagePool> *> charged{nullptr};
 
-    uint8_t *ids(size_t row) const { return ids_plane + row * ids_bytes; }
-    uint8_t *validity(size_t row) const { return validity_plane + row * validity_bytes; }
-    uint64_t tag_of(size_t row) const {
-        const uint64_t *each = tags.load(std::memory_order_acquire);
-        return each != nullptr ? each[row] : tag.load(std::memory_order_relaxed);
-    }
-    // Gives rows [first, first + n) a tag. `fresh` says that nobody looks at the other rows. Most
-    // pages have one tag for all rows; the first row with a second one gives each row its own.
-    void set_tag(size_t first, size_t n, uint64_t new_tag, bool fresh) {
-        uint64_t *each = tags.load(std::memory_order_relaxed);
-        if (each == nullptr && fresh) tag.store(new_tag, std::memory_order_relaxed);
-        if (each == nullptr && tag.load(std::memory_order_relaxed) != new_tag) each = split_tags();
-        if (each != nullptr) std::fill_n(each + first, n, new_tag);
-    }
-    // The same with the tags that `n` rows of another page have from row `at` on.
-    void copy_tags(size_t first, const Page &from, size_t at, size_t n, bool fresh) {
-        const uint64_t *each = from.tags.load(std::memory_order_acquire);
-        if (each == nullptr)
-            return set_tag(first, n, from.tag.load(std::memory_order_relaxed), fresh);
-        for (size_t r = 0; r < n; r++) set_tag(first + r, 1, each[at + r], fresh && r == 0);
-    }
-    // Gives each row a tag of its own, as yet that of all.
-    uint64_t *split_tags() {
-        std::fill_n(tags_plane, rows, tag.load(std::memory_order_relaxed));
-        tags.store(tags_plane, std::memory_order_release);
-        return tags_plane;
+    uint8_t *row(size_t n) const { return records + n * stride; }
+    uint64_t &tag(size_t n) const { return tags[n * tag_step]; }
+    void set_tags(size_t first, size_t n, uint64_t tag) { std::fill_n(tags + first, n, tag); }
+    // Copies `n` rows of another page with their tags.
+    void copy_rows(size_t first, const Page &from, size_t at, size_t n) {
+        std::memcpy(row(first), from.row(at), n * stride);
+        for (size_t r = 0; r < n; r++) tags[first + r] = from.tag(at + r);
     }
     static constexpr size_t kHeader = 128;
 };
@@ -140,13 +120,13 @@ public:
     void reserve_anyway(uint64_t bytes);
     void unreserve(uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-    // Makes a page of page_bytes(shape, rows) reserved bytes, its validity all zero. Null without
-    // memory; the reservation then is undone.
+    // Makes a page of page_bytes(shape, rows) reserved bytes, whose rows and tags are not set. Null
+    // without memory; the reservation then is undone.
     PageRef make(const Shape &shape, uint32_t rows);
-    // Makes a page of a lender's planes. Without a validity plane all cells are valid. Null if the
-    // budget has no room; throws without memory.
-    PageRef borrow(uint32_t rows, const uint8_t *ids, const uint8_t *validity, const uint64_t *tags,
-                   uint64_t tag, std::shared_ptr<const void> lender);
+    // Makes a page of a lender's rows. Without tags all have `tag`. Null if the budget has no room;
+    // throws without memory.
+    PageRef borrow(uint32_t rows, const uint8_t *records, const uint64_t *tags, uint64_t tag,
+                   std::shared_ptr<const void> lender);
 
     // Moves a page to this budget, in which the caller has reserved the page's bytes. False if the
     // page is a lender's or was moved before; the bytes stay reserved.
@@ -160,9 +140,9 @@ private:
     friend class PageRef;
     friend class DeferredPages;
     PagePool(ShapePtr shape, uint64_t budget_bytes, bool recycles);
-    // Of the plane of tags, behind the others.
+    // Of the tags, behind the rows.
     static size_t tags_offset(const Shape &shape, uint64_t rows) {
-        return (Page::kHeader + rows * shape.row_bytes() + 7) / 8 * 8;
+        return (Page::kHeader + rows * shape.stride + 7) / 8 * 8;
     }
     void *take_memory(size_t bytes);
     static void free(Page *page);

@@ -67,15 +67,15 @@ void RowStore::prefetch_row(uint64_t position) const {
     const auto *rows = reinterpret_cast<const uint8_t *>(filed_page_) + Page::kHeader;
     const uint64_t row = position % shape_->page_rows;
     __builtin_prefetch(filed_entry_, 1);
-    __builtin_prefetch(&filed_entry_->full_rows, 1);
+    __builtin_prefetch(&filed_entry_->incomplete, 1);
     __builtin_prefetch(filed_page_);
-    for (uint32_t b = 0; b < shape_->ids_bytes && b < 1024; b += 64)
-        __builtin_prefetch(rows + row * shape_->ids_bytes + b, 1);
-    __builtin_prefetch(
-        rows + size_t{shape_->page_rows} * shape_->ids_bytes + row * shape_->validity_bytes, 1);
+    for (uint32_t b = 0; b < shape_->stride && b < 1024; b += 64)
+        __builtin_prefetch(rows + row * shape_->stride + b, 1);
+    __builtin_prefetch(rows + size_t{shape_->page_rows} * shape_->stride + row * sizeof(uint64_t),
+                       1);
 }
 
-void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+void RowStore::file(uint64_t position, const uint8_t *source, uint64_t rows, const Filing &filing,
                     RowOutcomes &filed) {
     const uint64_t page_rows = shape_->page_rows;
     for (uint64_t done = 0; done < rows;) {
@@ -85,7 +85,8 @@ void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, c
         bool filed_all = false;
         {
             const Lock lock(mutex);
-            filed_all = file_in_page(index, from, source.from(done), n, filing, replaced, filed);
+            filed_all = file_in_page(index, from, source + done * shape_->stride, n, filing,
+                                     replaced, filed);
         }
         if (!filed_all) {
             filed.refused += n;
@@ -96,9 +97,8 @@ void RowStore::file(uint64_t position, const RowSource &source, uint64_t rows, c
 }
 
 // False, and nothing has changed, without memory.
-bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &source,
-                            uint64_t rows, const Filing &filing, PageRef &replaced,
-                            RowOutcomes &filed) {
+bool RowStore::file_in_page(uint64_t index, uint64_t position, const uint8_t *source, uint64_t rows,
+                            const Filing &filing, PageRef &replaced, RowOutcomes &filed) {
     const auto there = at_or_after(index);
     PageEntry *entry = there != entries_.end() && there->index == index ? &*there : nullptr;
     if (entry == nullptr) {
@@ -122,21 +122,18 @@ bool RowStore::file_in_page(uint64_t index, uint64_t position, const RowSource &
 // ---- Drafts ---------------------------------------------------------------------------------
 
 bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                          uint64_t late, uint64_t covered, const RowSource &source, uint64_t tag,
+                          uint64_t late, uint64_t covered, const uint8_t *source, uint64_t tag,
                           Phase phase, uint32_t charge) {
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = std::any_of(positions.begin(), positions.end(),
                                   [&](uint64_t p) { return p < std::min(late, kPast); });
     PageRef page = kept ? pool_->make(*shape_, rows) : PageRef();
     const bool refused = kept && !page;
-    if (page) page->tag.store(tag, std::memory_order_relaxed);
-    for (uint64_t r = 0; page && r < rows; r++) {
-        if (r < covered) {
-            std::memcpy(page->ids(r), source.ids_of(r), shape_->ids_bytes);
-            std::memcpy(page->validity(r), source.validity_of(r), shape_->validity_bytes);
-        } else {
-            shape_->mark_absent(page->ids(r));
-        }
+    if (page) {
+        page->set_tags(0, rows, tag);
+        std::memcpy(page->row(0), source, covered * shape_->stride);
+        for (uint64_t r = covered; r < rows; r++)
+            shape_->make_missing(page->row(r), ROUTECAP_MISSING_ABSENT);
     }
     if (!kept) pool_->unreserve(PagePool::page_bytes(*shape_, rows));
     if (!page) give_back(charge);
@@ -180,8 +177,8 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 // What cuts it comes after this accept: until then it counts for the length.
                 if (position < std::min(draft.cut, kPast)) placed(position + 1);
             } else {
-                file_rows(position, {draft.page->ids(r), draft.page->validity(r), 0, 0}, 1,
-                          draft.page->tag_of(r), draft.charge, filed, load, draft.phase);
+                file_rows(position, draft.page->row(r), 1, draft.page->tag(r), draft.charge, filed,
+                          load, draft.phase);
                 placed(position + 1);
             }
         }
@@ -215,8 +212,7 @@ void RowStore::drop(uint64_t end) {
         if (entries_.empty()) return;
         PageEntry &last = entries_.back();
         if (last.index < end_index) {  // a page that is cut in two stays, even without a row
-            last.end = std::min(last.end, end);
-            last.first = std::min(last.first, last.end);
+            last.narrow(last.first, end);
             return;
         }
         gone = std::move(last.page);
@@ -279,9 +275,10 @@ void RowStore::fork(RowStore &parent, uint64_t end) {
                               .index = entry.index,
                               .origin = entry.origin,
                               .first = entry.first,
-                              .end = entry_end,
+                              .end = entry.end,
                               .page = entry.page,
-                              .full_rows = entry.full_rows});
+                              .incomplete = entry.incomplete});
+            shared.back().narrow(entry.first, entry_end);
         }
     } catch (const std::bad_alloc &) {}  // its rows are missing
     const Lock lock(mutex);
@@ -326,13 +323,13 @@ RowOutcomes RowStore::attach_segment(const Segment &segment, uint64_t end) {
                 PageEntry &entry = add_entry(index, segment.page);
                 entry.origin = segment.first - segment.page_row;
                 entry.first = position, entry.end = position + n;
-                entry.full_rows = segment.complete ? shape_->page_rows : 0;
+                if (!segment.complete)
+                    entry.incomplete = entry.count_incomplete(entry.first, entry.end);
             }
         }
         for (uint64_t p = position; !shared && p < position + n; p++) {
             const uint64_t row = p - segment.first;
-            file(p, {segment.ids(row), segment.validity(row), 0, 0}, 1,
-                 {.tag = segment.tag(row), .compare = compare_}, filed);
+            file(p, segment.row(row), 1, {.tag = segment.tag(row), .compare = compare_}, filed);
         }
         position += n;
     }
@@ -349,24 +346,22 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
         known = attached_.part(first, end);
     }
     if (known.empty()) return filed;
-    std::vector<uint8_t> cells(size_t{shape_->ids_bytes} + shape_->validity_bytes);
-    const RowSource row{cells.data(), cells.data() + shape_->ids_bytes, 0, 0};
+    std::vector<uint8_t> row(shape_->stride);
     // The next row at or after a position of which something is there and something is missing.
     const auto next = [&](uint64_t from, uint64_t to) {
         const Lock lock(mutex);
         for (const PageEntry &entry : entries(from, to)) {
             if (entry.complete()) continue;
             for (uint64_t p = std::max(from, entry.first); p < std::min(to, entry.end); p++)
-                if (!shape_->row_full(entry.validity(p)) &&
-                    shape_->row_reason(entry.ids(p), entry.validity(p)) == 0)
+                if (!shape_->row_full(entry.at(p)) && shape_->row_reason(entry.at(p)) == 0)
                     return p;
         }
         return to;
     };
     known.for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
-        shape_->mark_missing(cells.data(), reason);
+        shape_->make_missing(row.data(), reason);
         for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
-            file(p, row, 1, {.tag = 0, .compare = compare_}, filed);
+            file(p, row.data(), 1, {.tag = 0, .compare = compare_}, filed);
     });
     return filed;
 }
@@ -406,7 +401,7 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
     for (const Segment &segment : segments) {
         if (segment.complete) known.add(segment.first, segment.end(), ROUTECAP_MISSING_TAKEN);
         for (uint64_t r = 0; segment.page && !segment.complete && r < segment.rows; r++) {
-            const int32_t reason = shape_->row_reason(segment.ids(r), segment.validity(r));
+            const int32_t reason = shape_->row_reason(segment.row(r));
             known.add(segment.first + r, segment.first + r + 1,
                       reason == 0 ? ROUTECAP_MISSING_TAKEN : reason);
         }
@@ -418,7 +413,7 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
         PageRef page = pay(nullptr);
         if (!page) return false;
         all.front() = all.front().copy(std::move(page));
-        all.front().clear_rows(first, end);
+        all.front().clear(first, end);
     } else {
         // A page without a row stays, for a step in flight may need it.
         const auto leaves = [&](const PageEntry &entry) {
@@ -427,9 +422,9 @@ bool RowStore::take(uint64_t first, uint64_t end, std::vector<Segment> &segments
         for (PageEntry &entry : all) {
             if (leaves(entry)) continue;
             if (entry.first < first)
-                entry.end = std::min(entry.end, first);
+                entry.narrow(entry.first, first);
             else
-                entry.first = std::min(end, entry.end);
+                entry.narrow(end, entry.end);
         }
         std::erase_if(entries_, leaves);
     }

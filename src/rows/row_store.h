@@ -99,13 +99,13 @@ public:
     // readers shared or took rows since, filing may need more than the charge. It then takes the
     // rest even if the budget has no room, because the rows were accepted.
     // Adds to `filed` how they ended.
-    void file_rows(uint64_t position, const RowSource &source, uint64_t rows, uint64_t tag,
+    void file_rows(uint64_t position, const uint8_t *source, uint64_t rows, uint64_t tag,
                    uint32_t &charge, RowOutcomes &filed, LoadCounter *load = nullptr,
                    Phase phase = Phase::none) {
         file(position, source, rows, {tag, replace_, compare_, &charge, load, phase}, filed);
     }
     // The same for rows that no issue accepted: they are refused if the budget has no room.
-    RowOutcomes file_from_budget(uint64_t position, const RowSource &source, uint64_t rows,
+    RowOutcomes file_from_budget(uint64_t position, const uint8_t *source, uint64_t rows,
                                  uint64_t tag) {
         RowOutcomes filed;
         file(position, source, rows, {tag, replace_, compare_}, filed);
@@ -119,7 +119,7 @@ public:
     // or kPast (it lies beyond the end of its request). settle() files the rows out of `charge`.
     // Returns false without memory, and gives back what was reserved; the rows are refused then.
     bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                    uint64_t late, uint64_t covered, const RowSource &source, uint64_t tag,
+                    uint64_t late, uint64_t covered, const uint8_t *source, uint64_t tag,
                     Phase phase, uint32_t charge);
     static constexpr uint64_t kDropped = UINT64_MAX, kPast = UINT64_MAX - 1;
     // The same for drafts that were lost or refused, for this reason, and counted. They are at
@@ -174,9 +174,9 @@ public:
     bool take(uint64_t first, uint64_t end, std::vector<Segment> &segments) REQUIRES(mutex);
 
 private:
-    void file(uint64_t position, const RowSource &source, uint64_t rows, const Filing &filing,
+    void file(uint64_t position, const uint8_t *source, uint64_t rows, const Filing &filing,
               RowOutcomes &filed);
-    bool file_in_page(uint64_t index, uint64_t position, const RowSource &source, uint64_t rows,
+    bool file_in_page(uint64_t index, uint64_t position, const uint8_t *source, uint64_t rows,
                       const Filing &filing, PageRef &replaced, RowOutcomes &filed) REQUIRES(mutex);
     PageRef pay(uint32_t *charge);
     bool make_room() noexcept REQUIRES(mutex);

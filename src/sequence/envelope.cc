@@ -109,7 +109,7 @@ int32_t serialize(const Sequence &sequence, uint32_t flags, void *dst, size_t ds
         return report(ROUTECAP_ERR_STATE, "the sequence does not know its tokens");
     const RoutingPtr rows(sequence.known_rows());
     uint64_t rows_bytes = 0;
-    serialize(*rows, ROUTECAP_SERIALIZE_CHECKED, nullptr, 0, &rows_bytes);
+    serialize(*rows, nullptr, 0, &rows_bytes);
     Header header{.magic = {},
                   .version = kVersion,
                   .flags = flags,
@@ -136,7 +136,7 @@ int32_t serialize(const Sequence &sequence, uint32_t flags, void *dst, size_t ds
     std::memset(to + layout.tokens_end, 0, layout.rows - layout.tokens_end);
     header.check = check_of(to, layout);
     std::memcpy(to, &header, sizeof header);
-    return serialize(*rows, ROUTECAP_SERIALIZE_CHECKED, to + layout.rows, rows_bytes, nullptr);
+    return serialize(*rows, to + layout.rows, rows_bytes, nullptr);
 }
 
 int32_t deserialize(const void *data, size_t bytes, uint64_t budget_bytes, Sequence **sequence) {

@@ -5,14 +5,16 @@
 #include <functional>
 #include <utility>
 
+#include "rows/merge.h"
+
 namespace routecap {
 namespace {
 
 // One row of a segment, or of none.
-struct RowView {
+struct Side {
     const Segment *segment;  // or null: nothing is known of the row, it is ABSENT
-    const uint8_t *ids, *validity;
-    bool there;  // a cell of it is valid
+    const uint8_t *row;
+    uint64_t tag;  // 0 if it is not there
 };
 
 class Join {
@@ -98,69 +100,40 @@ private:
     }
 
     bool meet_row(const Segment *sequence, const Segment *call, uint64_t position, bool preferred) {
-        const RowView old = view(sequence, position, unknown_[0]),
-                      now = view(call, position, unknown_[1]);
-        bool overlap = false, gain = false, differ = false;
-        for (uint32_t b = 0; b < shape_.validity_bytes; b++) {
-            overlap |= (old.validity[b] & now.validity[b]) != 0;
-            gain |= (now.validity[b] & ~old.validity[b]) != 0;
-        }
-        for (uint32_t l = 0; overlap && !differ && l < shape_.layers; l++)
-            differ = Shape::valid(old.validity, l) && Shape::valid(now.validity, l) &&
-                     !same_cell(old, now, l);
-        out_.overlap += overlap;
-        if (differ) note_differed(position);
-        if (gain || (preferred && now.there))
-            note_taken(position, position + 1, preferred && overlap, gain, !old.there || preferred);
+        const Side old = side(sequence, position, unknown_[0]),
+                   now = side(call, position, unknown_[1]);
+        const Meeting met = routecap::meet(shape_, old.row, now.row);
+        out_.overlap += met.overlap;
+        if (met.overlap && differ(shape_, old.row, now.row)) note_differed(position);
+        if (met.fills || (preferred && !shape_.row_empty(now.row)))
+            note_taken(position, position + 1, preferred && met.overlap, met.fills,
+                       shape_.row_empty(old.row) || preferred);
 
-        const RowView &winner = preferred ? now : old, &other = preferred ? old : now;
-        bool all_of_winner = true, all_of_other = true;
-        for (uint32_t l = 0; !shape_.row_full(winner.validity) && l < shape_.layers; l++) {
-            all_of_winner &= !better(other, winner, l);
-            all_of_other &= better(other, winner, l) || same_reason(other, winner, l);
-        }
-        if (!all_of_winner && (!all_of_other || gives_tag(winner, other)))
-            return blend(winner, other, position);
-        const RowView &all = all_of_winner ? winner : other;
-        return all.segment == nullptr ||
-               add(all.segment, position, position + 1, shape_.row_full(all.validity));
+        const Side &winner = preferred ? now : old, &other = preferred ? old : now;
+        const Meeting meeting = preferred ? routecap::meet(shape_, winner.row, other.row) : met;
+        if (!meeting.changes()) return share(winner, position);
+        merged_.assign(winner.row, winner.row + shape_.stride);
+        uint64_t tag = winner.tag;
+        merge(shape_, merged_.data(), tag, other.row, other.tag);
+        if (!meeting.keeps && tag == other.tag) return share(other, position);
+        return end_run() && own_.add(storage_, position, merged_.data(), tag, out_.segments);
+    }
+    // A row that is one side's as it is.
+    bool share(const Side &side, uint64_t position) {
+        return side.segment == nullptr ||
+               add(side.segment, position, position + 1, shape_.row_full(side.row));
     }
 
     // A row of a segment. One that is not there is made of its reason.
-    RowView view(const Segment *segment, uint64_t position, std::vector<uint8_t> &unknown) const {
+    Side side(const Segment *segment, uint64_t position, std::vector<uint8_t> &unknown) const {
         if (segment != nullptr && segment->page) {
-            const uint64_t row = position - segment->first;
-            return {segment, segment->ids(row), segment->validity(row),
-                    !shape_.row_empty(segment->validity(row))};
+            const uint64_t n = position - segment->first;
+            return {segment, segment->row(n), segment->tag(n)};
         }
-        unknown.assign(shape_.row_bytes(), 0);
-        shape_.mark_missing(unknown.data(),
+        unknown.resize(shape_.stride);
+        shape_.make_missing(unknown.data(),
                             segment != nullptr ? segment->reason : ROUTECAP_MISSING_ABSENT);
-        return {segment, unknown.data(), unknown.data() + shape_.ids_bytes, false};
-    }
-
-    // Whether the cell of `a` replaces that of `b`, which wins a tie: if only a's is valid, or if
-    // both are missing and a's reason has the higher rank.
-    bool better(const RowView &a, const RowView &b, uint32_t layer) const {
-        if (Shape::valid(b.validity, layer)) return false;
-        return Shape::valid(a.validity, layer) ||
-               reason_rank(shape_.reason(a.ids, layer)) > reason_rank(shape_.reason(b.ids, layer));
-    }
-    bool same_reason(const RowView &a, const RowView &b, uint32_t layer) const {
-        return !Shape::valid(a.validity, layer) && !Shape::valid(b.validity, layer) &&
-               shape_.reason(a.ids, layer) == shape_.reason(b.ids, layer);
-    }
-    bool same_cell(const RowView &a, const RowView &b, uint32_t layer) const {
-        const size_t at = size_t{layer} * shape_.cell_bytes;
-        return shape_.same_cell(a.ids + at, b.ids + at);
-    }
-
-    // A joined row has the lowest tag of the rows that its valid cells come from. Without a valid
-    // cell it has the tag of the side that has reasons for single cells, and not merely one for the
-    // whole row. Returns whether that is the winner, if the other side fills no cell.
-    bool gives_tag(const RowView &winner, const RowView &other) const {
-        return winner.there ||
-               (!other.there && shape_.row_reason(winner.ids, winner.validity) == 0);
+        return {segment, unknown.data(), 0};
     }
 
     // Compares rows without a missing cell, at the speed of memory where they are equal.
@@ -169,19 +142,13 @@ private:
         out_.overlap += end - first;
         for (uint64_t p = first; p < end;) {
             const uint64_t n = std::min(kAtOnce, end - p);
-            const uint8_t *a = sequence.ids(p - sequence.first), *b = call.ids(p - call.first);
-            if (std::memcmp(a, b, n * shape_.ids_bytes) != 0)
+            const uint8_t *a = sequence.row(p - sequence.first), *b = call.row(p - call.first);
+            if (std::memcmp(a, b, n * shape_.stride) != 0)
                 for (uint64_t r = 0; r < n; r++)
-                    if (!same_row(a + r * shape_.ids_bytes, b + r * shape_.ids_bytes))
+                    if (differ(shape_, a + r * shape_.stride, b + r * shape_.stride))
                         note_differed(p + r);
             p += n;
         }
-    }
-    bool same_row(const uint8_t *a, const uint8_t *b) const {
-        if (std::memcmp(a, b, shape_.ids_bytes) == 0) return true;
-        for (size_t at = 0; at < shape_.ids_bytes; at += shape_.cell_bytes)
-            if (!shape_.same_cell(a + at, b + at)) return false;
-        return true;
     }
 
     void note_differed(uint64_t position) {
@@ -204,31 +171,6 @@ private:
             out_.of_call.push_back({first, end});
     }
 
-    // Adds a row of cells of both.
-    bool blend(const RowView &winner, const RowView &other, uint64_t position) {
-        std::vector<uint8_t> row(shape_.row_bytes());
-        uint8_t *ids = row.data(), *validity = row.data() + shape_.ids_bytes;
-        std::memcpy(ids, winner.ids, shape_.ids_bytes);
-        std::memcpy(validity, winner.validity, shape_.validity_bytes);
-        bool fills = false;
-        for (uint32_t l = 0; l < shape_.layers; l++) {
-            if (!better(other, winner, l)) continue;
-            const size_t at = size_t{l} * shape_.cell_bytes;
-            std::memcpy(ids + at, other.ids + at, shape_.cell_bytes);
-            if (!Shape::valid(other.validity, l)) continue;
-            fills = true;
-            Shape::set_valid(validity, l);
-        }
-        const auto tag_of = [position](const RowView &row) {
-            return row.segment != nullptr && row.segment->page
-                       ? row.segment->tag(position - row.segment->first)
-                       : 0;
-        };
-        uint64_t tag = tag_of(gives_tag(winner, other) ? winner : other);
-        if (fills && winner.there) tag = std::min(tag, tag_of(other));
-        return end_run() && own_.add(storage_, position, ids, validity, tag, out_.segments);
-    }
-
     const Storage &storage_;
     const Shape &shape_;
     const JoinedRows &rows_;
@@ -239,7 +181,7 @@ private:
         uint64_t first = 0, end = 0;
         bool complete = false;
     } run_;  // rows that are still to be added
-    std::vector<uint8_t> unknown_[2];
+    std::vector<uint8_t> unknown_[2], merged_;
 };
 
 }  // namespace
@@ -252,7 +194,7 @@ uint64_t complete_rows(const Shape &shape, const Segment &segment) {
     if (!segment.page) return 0;
     if (segment.complete) return segment.rows;
     uint64_t n = 0;
-    for (uint64_t r = 0; r < segment.rows; r++) n += shape.row_full(segment.validity(r));
+    for (uint64_t r = 0; r < segment.rows; r++) n += shape.row_full(segment.row(r));
     return n;
 }
 

@@ -27,9 +27,7 @@ bool OwnRows::copy(const Storage &storage, const Segment &rows, std::vector<Segm
         if (!make_room(storage, rows.rows - done)) return false;
         const auto n =
             static_cast<uint32_t>(std::min<uint64_t>(rows.rows - done, page_->rows - used_));
-        std::memcpy(page_->ids(used_), rows.ids(done), size_t{n} * page_->ids_bytes);
-        std::memcpy(page_->validity(used_), rows.validity(done), size_t{n} * page_->validity_bytes);
-        page_->copy_tags(used_, *rows.page.get(), rows.page_row + done, n, used_ == 0);
+        page_->copy_rows(used_, *rows.page.get(), rows.page_row + done, n);
         push(segments, {page_, used_, rows.first + done, n, rows.complete});
         used_ += n;
         done += n;
@@ -37,13 +35,12 @@ bool OwnRows::copy(const Storage &storage, const Segment &rows, std::vector<Segm
     return true;
 }
 
-bool OwnRows::add(const Storage &storage, uint64_t position, const uint8_t *ids,
-                  const uint8_t *validity, uint64_t tag, std::vector<Segment> &segments) {
+bool OwnRows::add(const Storage &storage, uint64_t position, const uint8_t *row, uint64_t tag,
+                  std::vector<Segment> &segments) {
     if (!make_room(storage, 1)) return false;
-    page_->set_tag(used_, 1, tag, used_ == 0);
-    std::memcpy(page_->ids(used_), ids, page_->ids_bytes);
-    std::memcpy(page_->validity(used_), validity, page_->validity_bytes);
-    push(segments, {page_, used_++, position, 1, storage.shape->row_full(validity)});
+    page_->set_tags(used_, 1, tag);
+    std::memcpy(page_->row(used_), row, page_->stride);
+    push(segments, {page_, used_++, position, 1, storage.shape->row_full(row)});
     return true;
 }
 

@@ -18,8 +18,8 @@ public:
     // Copies rows that are there to `segments`. False if the budget refuses; throws without memory.
     bool copy(const Storage &storage, const Segment &rows, std::vector<Segment> &segments);
     // The same of one row.
-    bool add(const Storage &storage, uint64_t position, const uint8_t *ids, const uint8_t *validity,
-             uint64_t tag, std::vector<Segment> &segments);
+    bool add(const Storage &storage, uint64_t position, const uint8_t *row, uint64_t tag,
+             std::vector<Segment> &segments);
 
 private:
     bool make_room(const Storage &storage, uint64_t rows);

@@ -12,8 +12,6 @@
 namespace routecap::wire {
 namespace {
 
-constexpr uint64_t kBytesAtOnce = 8192;  // of rows that are looked at together
-
 // Elements of a message may begin at any address.
 template <class T>
 struct Elements {
@@ -156,9 +154,9 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
     return ROUTECAP_OK;
 }
 
-Cells::Cells(const ArrayLayout &layout, CellsOut to)
+Cells::Cells(const ArrayLayout &layout, uint8_t *records)
     : layout_(layout),
-      to_(to),
+      records_(records),
       distinct_(layout.shape->k, layout.shape->experts),
       seen_(layout.shape->layers),
       unseen_(layout.shape->layers),
@@ -194,16 +192,15 @@ void Cells::look_at_left_out(const uint8_t *row) {
 
 // Checks a row that has an invalid cell, cell by cell.
 template <class T, class Id, uint32_t K>
-void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
+void Cells::judge_row(const uint8_t *bytes, uint8_t *row) {
     const Shape &shape = *layout_.shape;
     const uint32_t k = kernels::columns<K>(shape.k);
-    const Elements<T> wire(row);
-    auto *bytes = reinterpret_cast<uint8_t *>(ids);
+    const Elements<T> wire(bytes);
     uint32_t nothing = 0, zeros = 0, valid_cells = 0;
-    std::memset(validity, 0, shape.validity_bytes);
+    std::memset(shape.validity(row), 0, shape.stride - shape.ids_bytes);
     for (uint32_t l = 0; l < shape.layers; l++) {
         const uint64_t at = uint64_t{layout_.column[l]} * k;
-        Id *cell = ids + uint64_t{l} * k;
+        Id *cell = reinterpret_cast<Id *>(shape.cell(row, l));
         bool negative = false, zero = k > 1, in_range = true;
         for (uint32_t c = 0; c < k; c++) {
             const T id = wire[at + c];
@@ -214,7 +211,7 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
             cell[c] = static_cast<Id>(plain);
         }
         if (in_range && !zero && kernels::distinct<Id, K>(cell, k)) {
-            Shape::set_valid(validity, l);
+            shape.set_valid(row, l);
             largest_ = std::max<int64_t>(largest_, *std::max_element(cell, cell + k));
             valid_cells++;
             if (!seen_[l]) seen_[l] = true, unseen_--;
@@ -226,14 +223,14 @@ void Cells::judge_row(const uint8_t *row, Id *ids, uint8_t *validity) {
                           : !in_range ? counts_.cells_out_of_range
                                       : counts_.cells_duplicate;
         count++;
-        shape.mark(bytes, l,
+        shape.mark(row, l,
                    negative || zero ? ROUTECAP_MISSING_UNWRITTEN
                    : !in_range      ? ROUTECAP_MISSING_OUT_OF_RANGE
                                     : ROUTECAP_MISSING_DUPLICATE);
     }
     counts_.cells_valid += valid_cells;
     counts_.rows_zero += zeros == shape.layers;
-    if (nothing == shape.layers) shape.mark_absent(bytes);
+    if (nothing == shape.layers) shape.make_missing(row, ROUTECAP_MISSING_ABSENT);
 }
 
 // Narrows adjacent ids, and returns the largest as an unsigned number.
@@ -249,36 +246,30 @@ std::make_unsigned_t<T> narrow(const uint8_t *from, uint64_t n, Id *to) {
     return most;
 }
 
-// Updates the counts for a row without a missing cell.
-template <class Id, uint32_t K>
-void Cells::note_complete(const Id *ids, uint8_t *validity) {
+// Narrows a row, then looks at it as a whole. Returns false and counts nothing if it is not
+// complete.
+template <class T, class Id, uint32_t K>
+bool Cells::write_complete(const uint8_t *bytes, uint8_t *row) {
     const Shape &shape = *layout_.shape;
     const uint32_t k = kernels::columns<K>(shape.k);
-    std::memcpy(validity, shape.full.data(), shape.validity_bytes);
+    auto *ids = reinterpret_cast<Id *>(row);
+    std::make_unsigned_t<T> largest = 0;
+    for (const Stretch &s : stretches_) {
+        const auto most = narrow<T>(bytes + uint64_t{layout_.column[s.first]} * k * sizeof(T),
+                                    uint64_t{s.layers} * k, ids + uint64_t{s.first} * k);
+        if (most >= bound<T>(shape.layer_experts[s.first])) return false;
+        largest = std::max(largest, most);
+    }
+    if (!distinct_.all(ids, shape.layers)) return false;
+    std::memcpy(shape.validity(row), shape.full.data(), shape.validity_bytes);
+    std::memset(row + shape.bytes(), 0, shape.stride - shape.bytes());
+    largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(largest));
     counts_.cells_valid += shape.layers;
     if (unseen_ > 0) seen_.assign(shape.layers, true), unseen_ = 0;
     bool counting = k > 1;
     for (uint64_t i = 0, n = uint64_t{shape.layers} * k; i < n && counting; i++)
         counting = ids[i] == i % k;
     counts_.rows_counting += counting;
-}
-
-// Narrows rows, then looks at them as a whole. Returns false and counts nothing if a row is not
-// complete.
-template <class T, class Id, uint32_t K>
-bool Cells::write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity) {
-    const Shape &shape = *layout_.shape;
-    std::make_unsigned_t<T> largest = 0;
-    for (const Stretch &s : stretches_) {
-        const auto most = narrow<T>(bytes + uint64_t{layout_.column[s.first]} * shape.k * sizeof(T),
-                                    rows * s.layers * shape.k, ids + uint64_t{s.first} * shape.k);
-        if (most >= bound<T>(shape.layer_experts[s.first])) return false;
-        largest = std::max(largest, most);
-    }
-    if (!distinct_.all(ids, rows * shape.layers)) return false;
-    largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(largest));
-    for (uint64_t r = 0; r < rows; r++)
-        note_complete<Id, K>(ids + r * shape.layers * shape.k, validity + r * shape.validity_bytes);
     return true;
 }
 
@@ -288,24 +279,14 @@ template <class T, class Id, uint32_t K>
 void Cells::write_rows_of(const uint8_t *bytes, uint64_t rows) {
     const Shape &shape = *layout_.shape;
     const uint8_t *before = last_.empty() ? nullptr : last_.data();
-    // Rows without a gap are taken together.
-    const bool gapless = stretches_.size() == 1 && layout_.left_out.empty();
-    const uint64_t at_once = gapless ? kBytesAtOnce / layout_.row_bytes + 1 : 1;
-    auto *ids = reinterpret_cast<Id *>(to_.ids + rows_ * shape.ids_bytes);
-    uint8_t *validity = to_.validity + rows_ * shape.validity_bytes;
-    for (uint64_t r = 0, n = 0; r < rows; r += n) {
-        n = std::min(at_once, rows - r);
-        const bool whole = write_complete<T, Id, K>(bytes, n, ids, validity);
-        for (uint64_t i = 0; i < n; i++) {
-            const bool full = whole || (n > 1 && write_complete<T, Id, K>(bytes, 1, ids, validity));
-            if (!full) judge_row<T, Id, K>(bytes, ids, validity);
-            if (before != nullptr && std::memcmp(before, bytes, layout_.row_bytes) == 0)
-                counts_.rows_repeated += full || !shape.row_empty(validity);
-            before = bytes;
-            if (counts_.columns_in_use < in_use_.size()) look_at_left_out<T>(bytes);
-            bytes += layout_.row_bytes, ids += shape.layers * shape.k,
-                validity += shape.validity_bytes;
-        }
+    uint8_t *row = records_ + rows_ * shape.stride;
+    for (uint64_t r = 0; r < rows; r++, bytes += layout_.row_bytes, row += shape.stride) {
+        const bool full = write_complete<T, Id, K>(bytes, row);
+        if (!full) judge_row<T, Id, K>(bytes, row);
+        if (before != nullptr && std::memcmp(before, bytes, layout_.row_bytes) == 0)
+            counts_.rows_repeated += full || !shape.row_empty(row);
+        before = bytes;
+        if (counts_.columns_in_use < in_use_.size()) look_at_left_out<T>(bytes);
     }
     last_.assign(before, before + layout_.row_bytes);
 }

@@ -36,14 +36,10 @@ struct ArrayLayout {
 int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &hint, uint64_t size,
                     ArrayLayout &layout);
 
-// Narrow ids, laid out as in a routing, and validity, of all rows of a message.
-struct CellsOut {
-    uint8_t *ids, *validity;
-};
-
 class Cells {
 public:
-    Cells(const ArrayLayout &layout, CellsOut to);
+    // `records` has room for all rows of the message.
+    Cells(const ArrayLayout &layout, uint8_t *records);
 
     // Reads the next rows of the array.
     int32_t write(const uint8_t *bytes, uint64_t rows);
@@ -58,11 +54,9 @@ private:
     template <class T, class Id, uint32_t K>
     void write_rows_of(const uint8_t *bytes, uint64_t rows);
     template <class T, class Id, uint32_t K>
-    bool write_complete(const uint8_t *bytes, uint64_t rows, Id *ids, uint8_t *validity);
-    template <class Id, uint32_t K>
-    void note_complete(const Id *ids, uint8_t *validity);
+    bool write_complete(const uint8_t *bytes, uint8_t *row);
     template <class T, class Id, uint32_t K>
-    void judge_row(const uint8_t *row, Id *ids, uint8_t *validity);
+    void judge_row(const uint8_t *bytes, uint8_t *row);
     template <class T>
     void look_at_left_out(const uint8_t *row);
 
@@ -72,7 +66,7 @@ private:
     };
 
     const ArrayLayout &layout_;
-    const CellsOut to_;
+    uint8_t *const records_;
     Distinct distinct_;
     std::vector<Stretch> stretches_;
     uint64_t rows_ = 0;

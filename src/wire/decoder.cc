@@ -67,35 +67,27 @@ public:
         const uint64_t cells = layout_.rows * layout_.shape->layers;
         const bool strict = (hint_.values.flags & ROUTECAP_WIRE_HINT_STRICT) != 0;
         if (int32_t s = status_of(r.cells_valid, cells, strict); s < 0) return s;
-        ImportedRows imported{layout_.shape, layout_.first, layout_.rows, {}, {}};
+        ImportedRows imported{layout_.shape, layout_.first, layout_.rows, {}, records_};
         if (layout_.rows > 0)
-            imported.segments.push_back({layout_.first, layout_.rows, arrays_->ids.get(),
-                                         r.cells_valid == cells ? nullptr : arrays_->validity.get(),
-                                         nullptr, hint_.values.tag, 0, 0});
-        const int32_t s = import_rows(
-            std::move(imported), ROUTECAP_IMPORT_TRUSTED,
-            [](void *arrays) { delete static_cast<Arrays *>(arrays); }, arrays_.get(), routing);
+            imported.runs.push_back({.first = layout_.first,
+                                     .rows = layout_.rows,
+                                     .records = records_.get(),
+                                     .tag = hint_.values.tag});
+        const int32_t s = import_rows(std::move(imported), ROUTECAP_IMPORT_TRUSTED, routing);
         if (s < 0) return s;
-        static_cast<void>(arrays_.release());
         if (report != nullptr) write_struct(report, r);
         return s == ROUTECAP_OK ? s : status_of(r.cells_valid, cells, false);
     }
 
 private:
-    struct Arrays {
-        std::unique_ptr<uint8_t[]> ids, validity;
-    };
-
     // Makes room for the rows of an array of this many bytes.
     int32_t begin(uint64_t size) {
         if (int32_t s = make_layout(format_, said_, hint_, size, layout_); s < 0) return s;
         const Shape &shape = *layout_.shape;
-        const uint64_t bytes = layout_.rows * shape.row_bytes(), budget = hint_.values.budget_bytes;
+        const uint64_t bytes = layout_.rows * shape.stride, budget = hint_.values.budget_bytes;
         if (budget != 0 && bytes > budget) return over_budget(bytes, budget);
-        arrays_.reset(new Arrays{
-            std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.ids_bytes]),
-            std::unique_ptr<uint8_t[]>(new uint8_t[layout_.rows * shape.validity_bytes])});
-        cells_.emplace(layout_, CellsOut{arrays_->ids.get(), arrays_->validity.get()});
+        records_ = make_records(shape, layout_.rows);
+        cells_.emplace(layout_, records_.get());
         return ROUTECAP_OK;
     }
 
@@ -165,7 +157,7 @@ private:
     const Hint &hint_;
     MessageFacts said_;
     ArrayLayout layout_;
-    std::unique_ptr<Arrays> arrays_;
+    std::shared_ptr<uint8_t[]> records_;
     std::optional<Cells> cells_;
 };
 

@@ -92,15 +92,15 @@ void write_row(const Job &job, const Segment &segment, uint64_t row, T *to) {
     const uint32_t k = shape.k;
     if (shape.layers < job.columns) std::fill_n(to, job.row_ids(), T{0});
     const bool present = static_cast<bool>(segment.page);
-    const uint8_t *validity = present ? segment.validity(row) : nullptr;
-    const Id *ids = present ? reinterpret_cast<const Id *>(segment.ids(row)) : nullptr;
-    if (present && shape.layers == job.columns && (segment.complete || shape.row_full(validity))) {
+    const uint8_t *cells = present ? segment.row(row) : nullptr;
+    const auto *ids = reinterpret_cast<const Id *>(cells);
+    if (present && shape.layers == job.columns && (segment.complete || shape.row_full(cells))) {
         for (uint64_t i = 0, n = job.row_ids(); i < n; i++) to[i] = static_cast<T>(ids[i]);
         return;
     }
     for (uint32_t l = 0; l < shape.layers; l++) {
         T *cell = to + uint64_t{job.column[l]} * k;
-        const bool valid = present && Shape::valid(validity, l);
+        const bool valid = present && shape.valid(cells, l);
         for (uint32_t c = 0; c < k; c++)
             cell[c] = valid ? static_cast<T>(ids[uint64_t{l} * k + c]) : static_cast<T>(job.fill);
     }
@@ -163,8 +163,7 @@ uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
     if (shape.recomputed_layers > 0) facts |= ROUTECAP_WIRE_FACT_PROVENANCE;
     for (const Segment &segment : routing.segments()) {
         if (!segment.page) continue;
-        const bool one = segment.page->tags.load(std::memory_order_acquire) == nullptr;
-        for (uint64_t r = 0; r < (one ? 1 : segment.rows); r++)
+        for (uint64_t r = 0; r < segment.rows; r++)
             if (segment.tag(r) != 0) return facts | ROUTECAP_WIRE_FACT_TAGS;
     }
     return facts;
@@ -324,7 +323,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
     Destination to{dst, dst_bytes, needed};
     int32_t written = ROUTECAP_OK;
     if (serialized) {
-        written = serialize(routing, 0, dst, dst_bytes, &to.size);
+        written = serialize(routing, dst, dst_bytes, &to.size);
         if (needed != nullptr) *needed = to.size;
     } else if (o.format == ROUTECAP_WIRE_LISTS) {
         written = write_lists_message(job, to);

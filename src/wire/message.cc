@@ -15,7 +15,7 @@ constexpr size_t kLongestNrlreHead = 128;
 constexpr size_t kTellTheFormat = 512;  // if these first bytes do not tell, none do
 constexpr char kNpyMagic[] = "\x93NUMPY";
 constexpr char kNrlreMagic[] = "nrlre1:";
-constexpr char kSerializedMagic[] = "ROUTECAP";
+constexpr char kSerializedMagic[] = "RCAPROWS";
 constexpr char kNpyInBase64[] = "k05VTVBZ";  // of the six bytes of the magic
 
 bool begins(const uint8_t *data, size_t n, std::string_view magic) {

@@ -65,7 +65,7 @@ breaks "a field that points to something else" $header 's/^    const int32_t (\*
 breaks "a status renumbered" $header 's/^(#define ROUTECAP_ERR_CAPACITY) .*/\1 (-119)/'
 breaks "a status added, and not asserted" $header 's/^#define ROUTECAP_ERR_CAPACITY .*/&\n#define ROUTECAP_ERR_ADDED (-119)/'
 breaks "a constant changed" $header 's/^(#define ROUTECAP_SPAN_DEVICE_POSITIONS) 2u/\1 4u/'
-breaks "a constant removed" $header '/^#define ROUTECAP_PIECE_ZERO /d'
+breaks "a constant removed" $header '/^#define ROUTECAP_PIECE_TAIL /d'
 breaks "a limit changed" $header 's/^(#define ROUTECAP_MAX_SLOTS) 64/\1 32/'
 
 # Functions.

@@ -273,8 +273,8 @@ TEST_F(Budget, drafts_in_a_page_that_was_lent_since_are_never_refused) {
         const auto issue = [&](uint64_t position, uint64_t tag, uint32_t flags = 0) {
             options.tag = tag;
             tight.run({{1, position, 4}});
-            const routecap_step step = tight.issue({Rig::span(r, position, 0, 4, flags)},
-                                                   ROUTECAP_OK, nullptr, &options);
+            const routecap_step step =
+                tight.issue({Rig::span(r, position, 0, 4, flags)}, ROUTECAP_OK, nullptr, &options);
             tight.open_gate();
             return step;
         };

@@ -40,8 +40,7 @@ public:
         for (int i = 0; i < operations && !testing::Test::HasFailure(); i++) {
             one();
             const routecap_stats s = rig_->stats();
-            const uint64_t most =
-                budget_ + (lends_ ? touched_ * memory_.page_bytes : 0);
+            const uint64_t most = budget_ + (lends_ ? touched_ * memory_.page_bytes : 0);
             most_ever_ = std::max(most_ever_, most);
             ASSERT_LE(s.bytes_in_use, most);
             ASSERT_LE(s.bytes_peak, most_ever_);
@@ -170,8 +169,7 @@ private:
             spans.push_back(span);
             row += rows;
         }
-        const uint32_t first_layer =
-            below(2) == 0 ? 0 : static_cast<uint32_t>(below(kWide.layers));
+        const uint32_t first_layer = below(2) == 0 ? 0 : static_cast<uint32_t>(below(kWide.layers));
         rig_->forward([&] {
             EXPECT_STATUS(ROUTECAP_OK, rig_->begin(kWide.rows));
             record(first_layer);
@@ -285,9 +283,9 @@ private:
         if (routecap_routing_poll(of) == ROUTECAP_PENDING) return;
         uint64_t bytes = 0;
         EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                      routecap_routing_serialize(of, 0, nullptr, 0, &bytes));
+                      routecap_routing_serialize(of, nullptr, 0, &bytes));
         std::vector<uint8_t> data(bytes);
-        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(of, 0, data.data(), bytes, nullptr));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_serialize(of, data.data(), bytes, nullptr));
         routecap_routing *back = nullptr;
         EXPECT_GE(routecap_routing_deserialize(data.data(), bytes, 0, nullptr, nullptr, &back), 0);
         routings_.emplace_back(back);

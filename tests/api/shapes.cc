@@ -14,10 +14,10 @@ namespace {
 
 constexpr uint32_t kLayers = 2, kExperts = 64;
 
-const std::array<std::string, 15> kSlips = {
-    "smaller k", "larger k",    "fewer rows", "more rows", "columns", "stride",  "sink row",
-    "one shared", "span beyond", "prefix sum", "type",      "layer",   "begun",   "table",
-    "short copy"};
+const std::array<std::string, 15> kSlips = {"smaller k",   "larger k",   "fewer rows", "more rows",
+                                            "columns",     "stride",     "sink row",   "one shared",
+                                            "span beyond", "prefix sum", "type",       "layer",
+                                            "begun",       "table",      "short copy"};
 
 struct Drawn {
     std::mt19937_64 numbers{49};

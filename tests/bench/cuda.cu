@@ -377,8 +377,7 @@ public:
     // ---- Requests
     void open() {
         CHECK(routecap_request_open(capturer_, nullptr, requests_.data(), requests_.size()));
-        for (uint32_t i = 0; i < batch_.requests; i++)
-            spans_[i].request = requests_[i];
+        for (uint32_t i = 0; i < batch_.requests; i++) spans_[i].request = requests_[i];
     }
     void close() {
         CHECK(routecap_request_close_batch(capturer_, requests_.data(), nullptr, requests_.size()));

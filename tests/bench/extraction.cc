@@ -40,12 +40,12 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         };
         sample(share, [&] { extract(ROUTECAP_EXTRACT_SHARE); });
         if (serialized.empty()) {
-            routecap_routing_serialize(routing, 0, nullptr, 0, &serialized_bytes);
+            routecap_routing_serialize(routing, nullptr, 0, &serialized_bytes);
             serialized.resize(serialized_bytes);
         }
         sample(serialize, [&] {
-            check(routecap_routing_serialize(routing, 0, serialized.data(), serialized.size(),
-                                             nullptr));
+            check(
+                routecap_routing_serialize(routing, serialized.data(), serialized.size(), nullptr));
         });
         routecap_routing_free(routing);
         const auto deserialize = [&](uint32_t flags, routecap_release release) {

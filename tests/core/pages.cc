@@ -28,8 +28,7 @@ struct Pages : testing::Test {
     PageRef make(PagePool &pool) {
         if (!pool.reserve(pool.page_bytes())) return PageRef();
         PageRef page = pool.make(*shape, shape->page_rows);
-        for (uint32_t r = 0; page && r < shape->page_rows; r++) EXPECT_EQ(page->validity(r)[0], 0);
-        if (page) std::memset(page->ids(0), 7, size_t{shape->page_rows} * shape->row_bytes());
+        if (page) std::memset(page->row(0), 7, size_t{shape->page_rows} * shape->stride);
         return page;
     }
     std::vector<PageRef> make(PagePool &pool, size_t count) {
@@ -86,7 +85,7 @@ TEST_F(Pages, beyond_what_is_kept_go_back_to_the_system) {
         EXPECT_GE(resident_bytes(blocks), size_t{60} << 20);
         pages = make(*pool, count);
         EXPECT_TRUE(pages.back());
-        EXPECT_EQ(pages.back()->ids(3)[5], 7);
+        EXPECT_EQ(pages.back()->row(3)[5], 7);
     }
 }
 
@@ -119,13 +118,9 @@ TEST_F(Pages, end_at_the_budget_whatever_the_size_of_a_block) {
 
 TEST_F(Pages, that_are_lent_are_not_used_again) {
     const auto lender = std::make_shared<const int>(0);
-    std::vector<uint8_t> ids(1 << 20);
+    std::vector<uint8_t> rows(size_t{shape->page_rows} * shape->stride);
     const auto pool = PagePool::create(shape, uint64_t{1} << 30);
-    const size_t rows = (pool->page_bytes() - Page::kHeader) / shape->validity_bytes;
-    ASSERT_EQ(Page::kHeader + rows * shape->validity_bytes, pool->page_bytes())
-        << "a lent page as large as one of the pool's";
-    const void *lent =
-        pool->borrow(static_cast<uint32_t>(rows), ids.data(), nullptr, nullptr, 0, lender).get();
+    const void *lent = pool->borrow(shape->page_rows, rows.data(), nullptr, 5, lender).get();
     EXPECT_EQ(lender.use_count(), 1);
     const PageRef page = make(*pool);
     EXPECT_NE(page.get(), lent);
@@ -135,7 +130,7 @@ TEST_F(Pages, outlive_what_made_them) {
     auto pool = PagePool::create(shape, uint64_t{1} << 30);
     const PageRef page = make(*pool);
     pool.reset();
-    EXPECT_EQ(page->ids(1)[0], 7);
+    EXPECT_EQ(page->row(1)[0], 7);
 }
 
 }  // namespace

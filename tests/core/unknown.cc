@@ -33,7 +33,7 @@ struct Fixture {
           k(k_),
           rows(rows_),
           id_bytes(experts <= 256 ? 1 : 2),
-          layout(rows, (layers_ + 7) / 8, layers_ * k_ * id_bytes),
+          layout(rows, {layers_, k_, id_bytes}),
           sink(static_cast<size_t>(layers_) * rows * k_, T{3}),
           memory(layout.bytes() + 64, 0xcd) {
         for (uint32_t l = 0; l < layers_; l++)
@@ -66,11 +66,11 @@ struct Fixture {
         return sink.data() + (static_cast<size_t>(layer) * rows + row) * k;
     }
     bool valid(uint32_t layer, uint32_t row) const {
-        return (layout.validity(slot, row)[layer / 8] >> layer % 8 & 1) != 0;
+        return (layout.row.validity(layout.at(slot, row))[layer / 8] >> layer % 8 & 1) != 0;
     }
     int64_t id(uint32_t layer, uint32_t row, uint32_t column) const {
         const uint8_t *ids =
-            layout.ids(slot, row) + (static_cast<size_t>(layer) * k + column) * id_bytes;
+            layout.row.cell(layout.at(slot, row), layer) + static_cast<size_t>(column) * id_bytes;
         return id_bytes == 1 ? ids[0] : ids[0] | ids[1] << 8;
     }
 

@@ -566,9 +566,9 @@ void read_landed(Functions &functions, Engine &e, routecap_request request,
     EXPECT_CALL(ROUTECAP_OK, routing_retain, merged);
 
     uint64_t needed = 0;
-    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, routing_serialize, merged, 0, nullptr, 0, &needed);
+    EXPECT_CALL(ROUTECAP_ERR_BUFFER_TOO_SMALL, routing_serialize, merged, nullptr, 0, &needed);
     std::vector<unsigned char> serialized(needed);
-    EXPECT_CALL(ROUTECAP_OK, routing_serialize, merged, 0, serialized.data(), needed, nullptr);
+    EXPECT_CALL(ROUTECAP_OK, routing_serialize, merged, serialized.data(), needed, nullptr);
     routecap_serialized header{};
     header.struct_size = sizeof header;
     EXPECT_CALL(ROUTECAP_OK, serialized_info, serialized.data(), needed, &header);

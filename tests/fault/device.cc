@@ -208,9 +208,8 @@ TEST(FailingDevice, positions_that_only_a_copy_can_read_are_copied) {
         span.position_end = 4;
         const uint64_t copies = fake().count("cuMemcpyAsync");
         routecap_step step = 0;
-        EXPECT_STATUS(ROUTECAP_OK,
-                      routecap_step_issue(rig.capturer(), &span, sizeof span, 1, &options, nullptr,
-                                          &step, rig.stream()));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_step_issue(rig.capturer(), &span, sizeof span, 1,
+                                                       &options, nullptr, &step, rig.stream()));
         EXPECT_EQ(fake().count("cuMemcpyAsync"), copies + 1);
         rig.land(step);
         rig.expect(r, 0, routed_rows(rig.shape(), 1, 0, 4));
@@ -228,8 +227,7 @@ TEST(FailingDevice, rows_that_come_for_a_lost_step_are_in_no_others_way) {
         const routecap_request large = rig.open();
         rig.run({{1, 0, 1 << 16}});
         fake().fail("cuStreamWriteValue64", 1, kInvalidValue);
-        rig.land(lose(rig, "cuStreamWriteValue64", Rig::span(large, 0, 0, 1 << 16)),
-                 ROUTECAP_LOST);
+        rig.land(lose(rig, "cuStreamWriteValue64", Rig::span(large, 0, 0, 1 << 16)), ROUTECAP_LOST);
         // One step in the other slot, then one in the same; of the first only what it needs is done.
         const int32_t positions[] = {0, 2, 1, 3};
         const routecap_issue_options options = with_positions(positions);

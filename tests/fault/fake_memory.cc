@@ -20,7 +20,8 @@ CUresult allocate(State &s, size_t bytes, bool host, void **out) {
     void *memory = ::operator new(bytes, kAlignment, std::nothrow);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     std::memset(memory, kFresh, bytes);
-    s.allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, host, current()->device, current()};
+    s.allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, host, current()->device,
+                                                          current()};
     *out = memory;
     return CUDA_SUCCESS;
 }

@@ -133,8 +133,7 @@ protected:
 
     // Captures what body does with the stream.
     CUgraph capture(CUstream on, const std::function<void()> &body) {
-        EXPECT_EQ(CUDA_SUCCESS,
-                  cu().StreamBeginCapture(on, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        EXPECT_EQ(CUDA_SUCCESS, cu().StreamBeginCapture(on, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         body();
         CUgraph graph = nullptr;
         EXPECT_EQ(CUDA_SUCCESS, cu().StreamEndCapture(on, &graph));

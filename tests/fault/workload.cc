@@ -561,10 +561,10 @@ void Workload::reading() {
 void Workload::other_memory() {
     if (pending_ == nullptr) return;
     uint64_t needed = 0;
-    CALL_FOR(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize, pending_.get(), 0, nullptr,
-             0, &needed);
+    CALL_FOR(ROUTECAP_ERR_BUFFER_TOO_SMALL, routecap_routing_serialize, pending_.get(), nullptr, 0,
+             &needed);
     std::vector<uint64_t> bytes(needed / 8 + 1);
-    if (CALL(routecap_routing_serialize, pending_.get(), 0, bytes.data(), needed, nullptr) !=
+    if (CALL(routecap_routing_serialize, pending_.get(), bytes.data(), needed, nullptr) !=
         ROUTECAP_OK)
         return;
     routecap_routing *routing = nullptr;

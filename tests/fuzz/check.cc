@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "../support/declared.h"
+#include "../support/views.h"
 
 namespace check {
 
@@ -95,7 +96,6 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
         SAME(shape.layers[l].experts, view.layer_experts[l]);
         SAME(shape.layers[l].provenance, view.layer_provenance[l]);
     }
-    const bool narrow = shape.id_bytes() == 1;
     uint64_t position = view.first, compared = 0;
     auto row = expected.content.begin();
     for (size_t i = 0; i < view.segment_count; i++) {
@@ -113,15 +113,11 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
                                         ? row->second.get()
                                         : nullptr;
             for (size_t l = 0; l < shape.cells(); l++) {
-                const size_t at = (r * shape.cells() + l) * shape.k;
-                const bool valid =
-                    segment.ids != nullptr &&
-                    (segment.validity == nullptr ||
-                     (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0);
+                const bool valid = cell_is_valid(view, segment, r, l);
                 const bool wanted = has != nullptr && has->valid(l);
                 const auto id = [&](size_t c) {
-                    return narrow ? static_cast<const uint8_t *>(segment.ids)[at + c]
-                                  : static_cast<const uint16_t *>(segment.ids)[at + c];
+                    return static_cast<int>(
+                        static_cast<uint16_t>(id_of_cell(view, segment, r, l, c)));
                 };
                 if (valid != wanted) {
                     if (!refused || (valid && (has == nullptr || !has->any())))
@@ -197,10 +193,10 @@ void load(const routecap_capturer *capturer, const model::Shape &shape, const mo
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
     SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
+                routecap_routing_serialize(routing, nullptr, 0, &needed));
     std::vector<uint8_t> data(needed);
     SAME_STATUS(ROUTECAP_OK,
-                routecap_routing_serialize(routing, 0, data.data(), data.size(), nullptr));
+                routecap_routing_serialize(routing, data.data(), data.size(), nullptr));
     return data;
 }
 
@@ -212,8 +208,7 @@ std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece
         const routecap_piece &piece = pieces[i];
         const std::vector<uint8_t> *from[] = {&header, &head, &tail};
         for (uint64_t n = 0; n < piece.bytes; n++)
-            data.push_back(
-                piece.source == ROUTECAP_PIECE_ZERO ? 0 : from[piece.source]->at(piece.offset + n));
+            data.push_back(from[piece.source]->at(piece.offset + n));
     }
     SAME(splice.bytes, data.size());
     return data;

@@ -168,91 +168,81 @@ Routing Routing::of_layers(size_t first_layer, size_t layers) const {
 }
 
 // The one form that the header specifies.
-std::vector<uint8_t> Routing::serialize(bool checked) const {
-    enum : uint32_t { kPresent = 1, kValidity = 2, kTags = 4 };
+std::vector<uint8_t> Routing::serialize() const {
+    enum : uint32_t { kPresent = 1, kComplete = 2 };
+    // Consecutive rows of one kind.
     struct Run {
         uint64_t rows, tag;
-        uint32_t flags, reason;
+        uint32_t flags, reason;  // 0 stands for ABSENT
     };
     std::vector<Run> runs;
-    std::vector<uint8_t> ids, tags, validity, checks;
+    std::vector<uint8_t> records, checks;
     const auto put = [](std::vector<uint8_t> &to, uint64_t value, size_t bytes) {
         for (size_t b = 0; b < bytes; b++) to.push_back(static_cast<uint8_t>(value >> 8 * b));
     };
-    const auto pad = [](std::vector<uint8_t> &to, size_t unit) {
-        to.resize((to.size() + unit - 1) / unit * unit);
+    const auto kind = [](const RowPtr &row) -> Run {
+        if (row == nullptr || row->reason() == ROUTECAP_MISSING_ABSENT) return {1, 0, 0, 0};
+        if (row->reason() != 0) return {1, 0, 0, row->reason()};
+        return {1, row->tag, row->complete() ? kPresent | kComplete : kPresent, 0};
     };
-    // Flags and reason; 0 stands for ABSENT.
-    const auto kind = [](const RowPtr &row) -> std::pair<uint32_t, uint32_t> {
-        if (row == nullptr || row->reason() == ROUTECAP_MISSING_ABSENT) return {0, 0};
-        if (row->reason() != 0) return {0, row->reason()};
-        return {row->complete() ? kPresent : kPresent | kValidity, 0};
-    };
-    const size_t id_bytes = shape->id_bytes();
-    for (uint64_t p = first; p < end();) {
-        const auto [flags, reason] = kind(at(p));
-        Run run{0, 0, flags, reason};
-        std::vector<uint64_t> own;
-        std::vector<std::pair<std::vector<uint8_t>, std::vector<uint8_t>>> of_rows;
-        for (; p < end() && kind(at(p)) == std::pair(flags, reason); p++, run.rows++) {
-            if (run.flags == 0) continue;
-            const RowPtr row = at(p);
-            own.push_back(row->tag);
-            for (uint16_t id : row->ids) put(ids, id, id_bytes);
-            auto &[before, behind] = of_rows.emplace_back();  // its tag
-            put(before, p, 8);
-            for (uint16_t id : row->ids) put(before, id, id_bytes);
-            if ((run.flags & kValidity) == 0) continue;
-            std::vector<uint8_t> bits((shape->cells() + 7) / 8);
-            for (size_t l = 0; l < shape->cells(); l++)
-                bits[l / 8] = static_cast<uint8_t>(bits[l / 8] | row->valid(l) << l % 8);
-            validity.insert(validity.end(), bits.begin(), bits.end());
-            behind = bits;
-        }
-        if (!own.empty() &&
-            std::count(own.begin(), own.end(), own.front()) == static_cast<ptrdiff_t>(own.size())) {
-            run.tag = own.front();
-        } else if (!own.empty()) {
-            run.flags |= kTags;
-            for (uint64_t tag : own) put(tags, tag, 8);
-        }
-        for (size_t r = 0; r < of_rows.size(); r++) {
-            auto &[row, behind] = of_rows[r];
-            if ((run.flags & kTags) != 0) put(row, own[r], 8);
-            row.insert(row.end(), behind.begin(), behind.end());
-            put(checks, crc32c(row), 4);
-        }
-        runs.push_back(run);
+    for (uint64_t p = first; p < end(); p++) {
+        const Run run = kind(at(p));
+        if (!runs.empty() && runs.back().tag == run.tag && runs.back().flags == run.flags &&
+            runs.back().reason == run.reason)
+            runs.back().rows++;
+        else
+            runs.push_back(run);
+        if (run.flags == 0) continue;
+        const std::vector<uint8_t> record = shape->record(*at(p));
+        std::vector<uint8_t> checked;
+        put(checked, p, 8);
+        checked.insert(checked.end(), record.begin(), record.end());
+        put(checks, crc32c(checked), 4);
+        records.insert(records.end(), record.begin(), record.end());
     }
     std::vector<uint8_t> data(24);
-    std::memcpy(data.data(), "ROUTECAP\1\0\0\0\0\0\0\0", 16);
-    for (uint64_t number : {first, rows, static_cast<uint64_t>(runs.size())}) put(data, number, 8);
+    std::memcpy(data.data(), "RCAPROWS\1\0\0\0\0\0\0\0", 16);
+    for (uint64_t number : {first, rows, static_cast<uint64_t>(runs.size()),
+                            static_cast<uint64_t>(checks.size() / 4)})
+        put(data, number, 8);
     for (uint64_t number :
          {static_cast<uint64_t>(shape->cells()), static_cast<uint64_t>(shape->k),
-          static_cast<uint64_t>(shape->dtype()), static_cast<uint64_t>(shape->id_space)})
+          static_cast<uint64_t>(shape->dtype()), static_cast<uint64_t>(shape->id_space),
+          static_cast<uint64_t>(shape->stride()), uint64_t{0}, uint64_t{0}, uint64_t{0}})
         put(data, number, 4);
     for (const Layer &layer : shape->layers)
         for (uint32_t number : {static_cast<uint32_t>(layer.index), layer.experts,
-                                static_cast<uint32_t>(layer.provenance)})
+                                static_cast<uint32_t>(layer.provenance), shape->k, shape->k, 0u})
             put(data, number, 4);
-    pad(data, 8);
-    size_t header = 0;
     for (const Run &run : runs)
         put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 4),
             put(data, run.reason, 4);
-    for (const auto *plane : {&ids, &tags, &validity, &checks}) {
-        if (plane == &checks && !checked) break;
-        pad(data, 64);
-        if (plane == &ids) header = data.size();
-        data.insert(data.end(), plane->begin(), plane->end());
-    }
+    data.insert(data.end(), checks.begin(), checks.end());
+    data.resize((data.size() + 63) / 64 * 64);
+    const size_t head = data.size();
+    data.insert(data.end(), records.begin(), records.end());
     const uint64_t bytes = data.size();
     for (size_t b = 0; b < 8; b++) data[16 + b] = static_cast<uint8_t>(bytes >> 8 * b);
-    if (!checked) return data;
-    data[8] = 2;
-    const uint32_t check = crc32c(data, header, 12);
+    const uint32_t check = crc32c(data, head, 12);
     std::memcpy(data.data() + 12, &check, 4);
     return data;
+}
+
+size_t Shape::stride() const {
+    size_t unit = 1;
+    while (unit < 16 && k * id_bytes() % (2 * unit) == 0) unit *= 2;
+    return (cells() * k * id_bytes() + (cells() + 7) / 8 + unit - 1) / unit * unit;
+}
+
+std::vector<uint8_t> Shape::record(const Row &row) const {
+    std::vector<uint8_t> bytes(stride());
+    for (size_t i = 0; i < row.ids.size(); i++)
+        for (size_t b = 0; b < id_bytes(); b++)
+            bytes[i * id_bytes() + b] = static_cast<uint8_t>(row.ids[i] >> 8 * b);
+    uint8_t *const validity = bytes.data() + cells() * k * id_bytes();
+    for (size_t l = 0; l < cells(); l++)
+        validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | row.valid(l) << l % 8);
+    return bytes;
 }
 
 int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {

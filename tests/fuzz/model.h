@@ -35,6 +35,8 @@ struct Shape {
     uint32_t experts() const;  // the most of any layer
     int32_t dtype() const { return experts() <= 256 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
     size_t id_bytes() const { return experts() <= 256 ? 1 : 2; }
+    size_t stride() const;  // bytes of a row in the serialised form
+    std::vector<uint8_t> record(const struct Row &row) const;
 };
 using ShapePtr = std::shared_ptr<const Shape>;
 
@@ -85,7 +87,7 @@ struct Routing {
     routecap_coverage coverage(uint64_t length, std::vector<routecap_missing> &blocks) const;
     Routing part(uint64_t first, uint64_t rows) const;
     Routing of_layers(size_t first_layer, size_t layers) const;
-    std::vector<uint8_t> serialize(bool checked = false) const;
+    std::vector<uint8_t> serialize() const;
 };
 using RoutingPtr = std::shared_ptr<Routing>;
 

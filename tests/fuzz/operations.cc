@@ -1302,7 +1302,7 @@ private:
         const Held held = any_routing();
         if (held.expected->pending != nullptr) {
             SAME_STATUS(ROUTECAP_ERR_NOT_READY,
-                        routecap_routing_serialize(held.routing, 0, nullptr, 0, nullptr));
+                        routecap_routing_serialize(held.routing, nullptr, 0, nullptr));
             return;
         }
         auto data = std::make_unique<std::vector<uint8_t>>(check::serialized(held.routing));

@@ -48,9 +48,9 @@ for target in "${targets[@]}"; do
 done
 
 breaks operations "everything is reported missing" src/rows/page_entry.cc \
-    's/std::memcpy\(valid, source\.validity_of\(r\), shape->validity_bytes\);/std::memset(valid, 0, shape->validity_bytes);/'
+    's/^( *)page->set_tags\(row\(position\), rows, filing\.tag\);/&\n\1std::memset(shape->validity(at(position)), 0, shape->validity_bytes);/'
 breaks operations "rows of another are taken" src/capture/step_worker.cc \
-    's|layout\.ids\(contents\.slot, s\.sink_row\)|layout.ids(contents.slot, s.sink_row / 2 * 2)|'
+    's|layout\.at\(contents\.slot, s\.sink_row\)|layout.at(contents.slot, s.sink_row / 2 * 2)|'
 breaks operations "a span's status is lost" src/capture/issue.cc \
     's/if \(status != nullptr\) status\[i\] = s;/if (status != nullptr \&\& i != 1) status[i] = s;/'
 breaks operations "a truncate is forgotten" src/capture/requests.cc \
@@ -58,13 +58,13 @@ breaks operations "a truncate is forgotten" src/capture/requests.cc \
 breaks operations "a truncate leaves what is in flight" src/capture/requests.cc \
     's/^( *)cut_in_flight\(request, rows\);/\1if (rows % 4 != 3) cut_in_flight(request, rows);/'
 breaks operations "a tag is lost" src/rows/pages.h \
-    's/std::fill_n\(each \+ first, n, new_tag\);/std::fill_n(each + first, n - (n > 0), new_tag);/'
+    's/std::fill_n\(tags \+ first, n, tag\);/std::fill_n(tags + first, n - (n > 1), tag);/'
 breaks operations "the policy is not looked at" src/rows/page_entry.cc \
     's/if \(filing\.replace \&\& /if (false \&\& /'
-breaks operations "the second write wins" src/rows/page_entry.cc \
-    's/if \(Shape::valid\(old_validity, layer\)\) return false;//'
+breaks operations "the second write wins" src/rows/merge.cc \
+    's/if \(shape\.valid\(to, l\)\) continue;//'
 breaks operations "overlapping rows are not counted" src/rows/page_entry.cc \
-    's/filed\.overlapped \+= overlap;/filed.overlapped += overlap \&\& mismatch;/'
+    's/filed\.overlapped \+= meeting\.overlap;/filed.overlapped += meeting.overlap \&\& !empty \&\& differ(*shape, to, source);/'
 breaks operations "late rows are filed" src/capture/step_worker.cc 's/position >= landed\.cut\) \{/position >= landed.cut + 1) {/'
 breaks operations "rows in flight can be read" src/capture/reader.cc \
     's/if \(in_flight < first \+ rows\)/if (in_flight + 1 < first + rows)/'
@@ -83,14 +83,14 @@ breaks operations "all drafts are kept" src/rows/row_store.cc \
 breaks operations "a step is not lost" src/capture/issue.cc \
     's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
 breaks operations "what was there is counted again" src/load/load_counter.cc \
-    's/ \|\| \(known != nullptr \&\& Shape::valid\(known, l\)\)\) continue;/) continue;/'
+    's/ \|\| \(known != nullptr \&\& shape_->valid\(known, l\)\)\) continue;/) continue;/'
 breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/landed\.step\.tag, span\.phase,/landed.step.tag, Phase::decode,/'
 breaks operations "drafts are published before they are settled" src/capture/prefixes.cc \
     's/std::min\(d->cut, d->position_end\) > item\.first/std::min(d->cut, d->position_end) > item.first + 2/'
 breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
 breaks operations "rows of older weights stay" src/prefix/store.cc \
     's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'
-breaks operations "a row is as old as its first cell" src/rows/page_entry.cc 's/filing\.tag < page->tag_of\(row\(position\)\)/false/'
+breaks operations "a row is as old as its first cell" src/rows/merge.cc 's/to_tag = std::min\(to_tag, from_tag\);/to_tag = from_tag;/'
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "a block is retained once too often" src/prefix/store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
@@ -112,18 +112,18 @@ breaks serialized "ids of foreign bytes are not looked at" src/routing/import.cc
 breaks serialized "padding may be anything" src/routing/serialized.cc \
     's/return std::all_of\(from, to, \[\]\(uint8_t byte\) \{ return byte == 0; \}\);/return from <= to;/'
 breaks serialized "a reserved field may be anything" src/routing/serialized.cc \
-    's/== kPlain && header\.check != 0/== kPlain \&\& header.check > 255/'
+    's/header\.values_dtype != 0 \|\| header\.reserved != 0/header.values_dtype != 0 || header.reserved > 255/'
 breaks wire "one id too many is an expert" src/wire/cells.cc 's/in_range &= plain < bound</in_range \&= plain <= bound</'
 breaks wire "a cell of zeros is an expert" src/wire/cells.cc \
-    's/if \(!distinct_\.all\(ids, rows \* shape\.layers\)\)/if (ids[0] != 0 \&\& !distinct_.all(ids, rows * shape.layers))/'
+    's/if \(!distinct_\.all\(ids, shape\.layers\)\)/if (ids[0] != 0 \&\& !distinct_.all(ids, shape.layers))/'
 breaks wire "a piece of a few bytes is lost" src/wire/decoder.cc 's/kept_\.insert\(kept_\.end\(\), at, at \+ bytes\);/if (bytes > 2) kept_.insert(kept_.end(), at, at + bytes);/'
 breaks sequence "a row in the place of the last token's is taken" src/sequence/sequence.cc 's/return end > 0 \? end - 1 : 0;/return end;/'
 breaks sequence "rows stay one token too long where tokens differ" src/sequence/sequence.cc 's/const uint64_t kept = call\.diverges \? call\.common :/const uint64_t kept = call.diverges ? call.common + 1 :/'
-breaks sequence "the newest row stays" src/sequence/join.cc 's/const RowView \&winner = preferred \? now : old/const RowView \&winner = !preferred ? now : old/'
+breaks sequence "the newest row stays" src/sequence/join.cc 's/const Side \&winner = preferred \? now : old/const Side \&winner = !preferred ? now : old/'
 breaks sequence "a page's next rows are written over those before" src/sequence/own_rows.cc 's/^( *)used_ \+= n;/\1used_ += n \/ 2;/'
 breaks sequence "digests are not looked at" src/sequence/token_digests.cc 's/if \(digest != digests\[i\]\) return/if (false) return/'
 breaks sequence "spans may name rows that are not there" src/sequence/sequence.cc 's/if \(named != joined\.of_call\)/if (false)/'
-breaks serialized "a slice begins a row late" src/routing/serialized.cc 's/select\(whole, first, rows ==/select(whole, first + (first > begin), rows ==/'
+breaks serialized "a slice begins a row late" src/routing/serialized.cc 's/select\(ROUTECAP_PIECE_HEAD, whole, first,/select(ROUTECAP_PIECE_HEAD, whole, first + (first > begin),/'
 
 echo "fuzz: $((broken - missed)) of $broken deliberate breaks were caught"
 [ "$missed" = 0 ]

@@ -2,7 +2,6 @@
 // hold, and the library must say the same. What both accept is read, written again, imported and
 // spliced.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 
@@ -20,6 +19,8 @@ using Data = std::vector<uint8_t>;
 // To compare: rows that are not there take no bytes, so that there can be any number.
 constexpr uint64_t kMostRows = 4096;
 
+constexpr char kMagic[] = "RCAPROWS";
+
 uint64_t number(const Data &data, size_t at, size_t bytes) {
     uint64_t value = 0;
     for (size_t b = 0; b < bytes; b++) value |= uint64_t{data[at + b]} << 8 * b;
@@ -33,25 +34,35 @@ bool zero(const Data &data, size_t from, size_t to) {
 
 // What the fixed part of the header says, and what follows from it. None if that cannot be.
 struct Fixed {
-    uint64_t bytes, first, rows, runs, layers, k, dtype, id_space, header_bytes, version;
+    uint64_t bytes, first, rows, runs, present, layers, k, dtype, id_space, stride;
+    uint64_t checks, header_bytes;
 };
 std::optional<Fixed> fixed(const Data &data) {
-    if (data.size() < ROUTECAP_SERIALIZED_MIN ||
-        std::memcmp(data.data(), "ROUTECAP", 8) != 0)
+    if (data.size() < ROUTECAP_SERIALIZED_MIN || std::memcmp(data.data(), kMagic, 8) != 0)
         return {};
-    const uint64_t version = number(data, 8, 4);
-    if (version != 2 && (version != 1 || number(data, 12, 4) != 0)) return {};
-    Fixed f{number(data, 16, 8), number(data, 24, 8), number(data, 32, 8),
-            number(data, 40, 8), number(data, 48, 4), number(data, 52, 4),
-            number(data, 56, 4), number(data, 60, 4), 0,                   version};
+    if (number(data, 8, 4) != 1) return {};
+    Fixed f{number(data, 16, 8),
+            number(data, 24, 8),
+            number(data, 32, 8),
+            number(data, 40, 8),
+            number(data, 48, 8),
+            number(data, 56, 4),
+            number(data, 60, 4),
+            number(data, 64, 4),
+            number(data, 68, 4),
+            number(data, 72, 4),
+            0,
+            0};
+    if (number(data, 76, 4) != 0 || number(data, 80, 8) != 0) return {};
     if (f.layers < 1 || f.layers > ROUTECAP_MAX_LAYERS || f.k < 1 || f.k > ROUTECAP_MAX_K ||
         f.id_space > 1)
         return {};
     if (f.dtype != ROUTECAP_DTYPE_U8 && f.dtype != ROUTECAP_DTYPE_I16) return {};
     if (f.first > ROUTECAP_MAX_POSITION || f.rows > ROUTECAP_MAX_POSITION - f.first ||
-        f.runs > f.rows)
+        f.runs > f.rows || f.present > f.rows)
         return {};
-    f.header_bytes = up(ROUTECAP_SERIALIZED_MIN + up(f.layers * 12, 8) + f.runs * 24, 64);
+    f.checks = ROUTECAP_SERIALIZED_MIN + f.layers * 24 + f.runs * 24;
+    f.header_bytes = up(f.checks + f.present * 4, 64);
     if (f.bytes < f.header_bytes) return {};
     return f;
 }
@@ -59,7 +70,7 @@ std::optional<Fixed> fixed(const Data &data) {
 struct Run {
     uint64_t rows, tag, flags, reason;
 };
-enum : uint64_t { kPresent = 1, kValidity = 2, kTags = 4 };
+enum : uint64_t { kPresent = 1, kComplete = 2 };
 
 // Why rows may be said not to be there: 0 stands for ABSENT, and what cells lack is said of cells.
 bool may_say(uint64_t reason) {
@@ -76,11 +87,11 @@ struct Header {
 std::optional<Header> header(const Data &data) {
     const auto f = fixed(data);
     if (!f || data.size() < f->header_bytes) return {};
-    if (f->version == 2 && number(data, 12, 4) != crc32c(data, f->header_bytes, 12)) return {};
+    if (number(data, 12, 4) != crc32c(data, f->header_bytes, 12)) return {};
     Header h{*f};
     h.shape->k = static_cast<uint32_t>(f->k), h.shape->id_space = static_cast<int32_t>(f->id_space);
     size_t at = ROUTECAP_SERIALIZED_MIN;
-    for (uint64_t l = 0; l < f->layers; l++, at += 12) {
+    for (uint64_t l = 0; l < f->layers; l++, at += 24) {
         const model::Layer layer{static_cast<int32_t>(number(data, at, 4)),
                                  static_cast<uint32_t>(number(data, at + 4, 4)),
                                  static_cast<int32_t>(number(data, at + 8, 4))};
@@ -88,54 +99,37 @@ std::optional<Header> header(const Data &data) {
         if (layer.experts < f->k || layer.experts > ROUTECAP_MAX_EXPERTS ||
             (layer.provenance != 0 && layer.provenance != 1))
             return {};
+        if (number(data, at + 12, 4) != f->k || number(data, at + 16, 4) != f->k ||
+            number(data, at + 20, 4) != 0)
+            return {};
         h.shape->layers.push_back(layer);
     }
-    if (static_cast<uint64_t>(h.shape->dtype()) != f->dtype || !zero(data, at, up(at, 8)))
+    if (static_cast<uint64_t>(h.shape->dtype()) != f->dtype || h.shape->stride() != f->stride)
         return {};
-    at = up(at, 8);
-    uint64_t rows = 0;
+    uint64_t rows = 0, present = 0;
     for (uint64_t r = 0; r < f->runs; r++, at += 24) {
         const Run run{number(data, at, 8), number(data, at + 8, 8), number(data, at + 16, 4),
                       number(data, at + 20, 4)};
-        if (run.rows == 0 || run.rows > f->rows || run.flags > 7) return {};
+        if (run.rows == 0 || run.rows > f->rows || run.flags > 3) return {};
         if ((run.flags & kPresent) == 0 ? run.flags != 0 || run.tag != 0 || !may_say(run.reason)
                                         : run.reason != 0)
             return {};
-        if ((run.flags & kTags) != 0 && run.tag != 0) return {};
         rows += run.rows;
+        present += (run.flags & kPresent) != 0 ? run.rows : 0;
         h.runs.push_back(run);
     }
-    if (rows != f->rows || !zero(data, at, f->header_bytes)) return {};
+    if (rows != f->rows || present != f->present) return {};
+    if (!zero(data, f->checks + f->present * 4, f->header_bytes)) return {};
+    if (f->header_bytes + f->present * f->stride != f->bytes) return {};
     return h;
-}
-
-// Where the planes are. The bytes of everything in the last.
-std::optional<std::array<uint64_t, 5>> planes(const Header &h) {
-    const uint64_t row_bytes[] = {h.f.layers * h.f.k * h.shape->id_bytes(), 8,
-                                  (h.f.layers + 7) / 8, 4};
-    const uint64_t flags[] = {kPresent, kTags, kValidity, kPresent};
-    const size_t count = h.f.version == 2 ? 4 : 3;
-    std::array<uint64_t, 5> at{h.f.header_bytes};
-    for (size_t plane = 0; plane < count; plane++) {
-        uint64_t rows = 0;
-        for (const Run &run : h.runs) rows += (run.flags & flags[plane]) != 0 ? run.rows : 0;
-        if (rows > h.f.bytes) return {};
-        at[plane + 1] = at[plane] + rows * row_bytes[plane];
-        if (plane + 1 < count) at[plane + 1] = up(at[plane + 1], 64);
-    }
-    if (count == 3) at[4] = at[3];
-    return at;
 }
 
 std::optional<model::Routing> parse(const Data &data, bool trusted) {
     const auto h = header(data);
     if (!h || h->f.bytes != data.size()) return {};
-    const auto at = planes(*h);
-    if (!at || at->back() != data.size()) return {};
     model::Routing routing{h->shape, h->f.first, h->f.rows};
-    uint64_t ids = (*at)[0], tags = (*at)[1], validity = (*at)[2], checks = (*at)[3],
-             position = h->f.first;
-    const size_t k = h->f.k, size = h->shape->id_bytes();
+    uint64_t at = h->f.header_bytes, checks = h->f.checks, position = h->f.first;
+    const size_t k = h->f.k, size = h->shape->id_bytes(), layers = h->f.layers;
     for (const Run &run : h->runs) {
         if ((run.flags & kPresent) == 0) {
             for (uint64_t r = 0; run.reason != 0 && r < std::min(run.rows, kMostRows); r++)
@@ -144,27 +138,22 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
             position += run.rows;
             continue;
         }
-        for (uint64_t r = 0; r < run.rows; r++, position++) {
+        for (uint64_t r = 0; r < run.rows; r++, position++, at += h->f.stride, checks += 4) {
             Data of_row;
-            for (size_t b = 0; b < 8; b++) of_row.push_back(static_cast<uint8_t>(position >> 8 * b));
-            const auto add = [&](uint64_t from, uint64_t bytes) {
-                const auto begin = data.begin() + static_cast<ptrdiff_t>(from);
-                of_row.insert(of_row.end(), begin, begin + static_cast<ptrdiff_t>(bytes));
-            };
-            add(ids, h->f.layers * k * size);
-            if ((run.flags & kTags) != 0) add(tags, 8);
-            if ((run.flags & kValidity) != 0) add(validity, (h->f.layers + 7) / 8);
-            if (h->f.version == 2 && number(data, checks, 4) != crc32c(of_row)) return {};
-            checks += 4;
+            for (size_t b = 0; b < 8; b++)
+                of_row.push_back(static_cast<uint8_t>(position >> 8 * b));
+            const auto begin = data.begin() + static_cast<ptrdiff_t>(at);
+            of_row.insert(of_row.end(), begin, begin + static_cast<ptrdiff_t>(h->f.stride));
+            if (number(data, checks, 4) != crc32c(of_row)) return {};
             auto row = std::make_shared<model::Row>();
-            row->tag = (run.flags & kTags) != 0 ? number(data, tags, 8) : run.tag;
-            tags += (run.flags & kTags) != 0 ? 8 : 0;
-            for (size_t l = 0; l < h->f.layers; l++) {
-                const bool valid =
-                    (run.flags & kValidity) == 0 || (data[validity + l / 8] >> l % 8 & 1) != 0;
+            row->tag = run.tag;
+            const uint64_t validity = at + layers * k * size;
+            for (size_t l = 0; l < layers; l++) {
+                const bool valid = (data[validity + l / 8] >> l % 8 & 1) != 0;
                 std::vector<int64_t> cell;
-                for (size_t c = 0; c < k; c++, ids += size)
-                    cell.push_back(static_cast<int64_t>(number(data, ids, size)));
+                for (size_t c = 0; c < k; c++)
+                    cell.push_back(
+                        static_cast<int64_t>(number(data, at + (l * k + c) * size, size)));
                 if (valid && !trusted &&
                     model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0)
                     return {};
@@ -178,17 +167,13 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
                                                              : c == 0 ? reason
                                                                       : 0));
             }
-            if ((run.flags & kValidity) != 0) {
-                const uint64_t bytes = (h->f.layers + 7) / 8;
-                if (h->f.layers % 8 != 0 && data[validity + bytes - 1] >> h->f.layers % 8 != 0)
-                    return {};
-                validity += bytes;
-            }
+            const uint64_t bits = (layers + 7) / 8;
+            if (layers % 8 != 0 && data[validity + bits - 1] >> layers % 8 != 0) return {};
+            if (!zero(data, validity + bits, at + h->f.stride)) return {};
+            if ((run.flags & kComplete) != 0 && !row->complete()) return {};
             routing.content.emplace(position, std::move(row));
         }
     }
-    if (!zero(data, ids, (*at)[1]) || !zero(data, tags, (*at)[2])) return {};
-    if (h->f.version == 2 && !zero(data, validity, (*at)[3])) return {};
     return routing;
 }
 
@@ -228,7 +213,35 @@ Data written(Bytes &in) {
         }
         routing.content.emplace(p, std::move(row));
     }
-    return routing.serialize(in.below(2) == 1);
+    return routing.serialize();
+}
+
+// Writes the checks that the bytes should have, as far as they have places for them.
+void mend_checks(Data &data) {
+    const auto mend_head = [&] {
+        const auto f = fixed(data);
+        if (!f || data.size() < f->header_bytes) return;
+        const uint32_t check = crc32c(data, f->header_bytes, 12);
+        std::memcpy(data.data() + 12, &check, 4);
+    };
+    mend_head();
+    const auto h = header(data);
+    if (!h || h->f.bytes != data.size()) return;
+    uint64_t at = h->f.header_bytes, checks = h->f.checks, position = h->f.first;
+    for (const Run &run : h->runs) {
+        for (uint64_t r = 0; (run.flags & kPresent) != 0 && r < run.rows; r++) {
+            Data row;
+            for (size_t b = 0; b < 8; b++)
+                row.push_back(static_cast<uint8_t>((position + r) >> 8 * b));
+            const auto begin = data.begin() + static_cast<ptrdiff_t>(at);
+            row.insert(row.end(), begin, begin + static_cast<ptrdiff_t>(h->f.stride));
+            const uint32_t check = crc32c(row);
+            std::memcpy(data.data() + checks, &check, 4);
+            at += h->f.stride, checks += 4;
+        }
+        position += run.rows;
+    }
+    mend_head();
 }
 
 // It, damaged here and there; or the rest of the input as it is.
@@ -249,12 +262,8 @@ Data any(Bytes &in) {
             default: data.insert(data.begin() + static_cast<ptrdiff_t>(at), 0); break;
         }
     }
-    // What a damaged header says is looked at, too.
-    if (const auto f = fixed(data);
-        f && f->version == 2 && data.size() >= f->header_bytes && in.below(2) == 1) {
-        const uint32_t check = crc32c(data, f->header_bytes, 12);
-        std::memcpy(data.data() + 12, &check, 4);
-    }
+    // What a damaged header says is looked at, too, and so are damaged rows.
+    if (in.below(2) == 1) mend_checks(data);
     return data;
 }
 
@@ -286,8 +295,7 @@ routecap_routing *deserialize(const Data &data, uint32_t flags, bool lend, bool 
 void spliced(const Data &head, const Data &tail, uint64_t row) {
     const auto a = header(head), b = header(tail);
     int32_t expected = ROUTECAP_OK;
-    if (!a || !b || !planes(*a) || !planes(*b) || planes(*a)->back() != a->f.bytes ||
-        planes(*b)->back() != b->f.bytes)
+    if (!a || !b)
         expected = ROUTECAP_ERR_FORMAT;
     else if (a->f.k != b->f.k || a->f.id_space != b->f.id_space || a->f.layers != b->f.layers)
         expected = ROUTECAP_ERR_SHAPE_MISMATCH;
@@ -312,7 +320,7 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     SAME_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL, call(small));
     SAME_STATUS(ROUTECAP_OK, call(made));
     const auto whole_a = parse(head, true), whole_b = parse(tail, true);
-    // Their planes are not what they should be, and nobody has looked.
+    // Their rows are not what they should be, and nobody has looked.
     if (!whole_a || !whole_b) return;
     if (whole_a->rows > kMostRows || whole_b->rows > kMostRows) return;
     const Data data = check::spliced(splice, pieces, made, head, tail);
@@ -382,14 +390,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     routecap_serialized info{};
     info.struct_size = sizeof info;
     const auto f = fixed(bytes);
-    const bool other_file = bytes.size() >= 8 && std::memcmp(bytes.data(), "ROUTECAP", 8) != 0;
+    const bool other_file = bytes.size() >= 8 && std::memcmp(bytes.data(), kMagic, 8) != 0;
     const int32_t expected = bytes.size() < ROUTECAP_SERIALIZED_MIN && !other_file
                                  ? ROUTECAP_ERR_BUFFER_TOO_SMALL
                              : f ? ROUTECAP_OK
                                  : ROUTECAP_ERR_FORMAT;
     SAME_STATUS(expected, routecap_serialized_info(bytes.data(), bytes.size(), &info));
     if (f) {
-        SAME(f->version, info.version);
+        SAME(1, info.version);
         SAME(f->bytes, info.bytes);
         SAME(f->header_bytes, info.header_bytes);
         SAME(f->first, info.first);

@@ -481,14 +481,10 @@ void expect_judged(const Shape &shape, int32_t dtype, std::mt19937_64 &random) {
     for (uint32_t r = 0; r < shape.rows; r++)
         for (uint32_t l = 0; l < shape.layers; l++) {
             const Written &cell = cells[l][r];
-            const bool valid =
-                (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) != 0;
+            const bool valid = cell_is_valid(view, segment, r, l);
             ASSERT_EQ(valid, cell.reason == 0) << "layer " << l;
             for (uint32_t c = 0; c < shape.k; c++) {
-                const size_t at = (size_t{r} * shape.layers + l) * shape.k + c;
-                const int64_t id = view.dtype == ROUTECAP_DTYPE_U8
-                                       ? static_cast<const uint8_t *>(segment.ids)[at]
-                                       : static_cast<const int16_t *>(segment.ids)[at];
+                const int64_t id = id_of_cell(view, segment, r, l, c);
                 ASSERT_EQ(id, valid ? cell.ids[c] : c == 0 ? cell.reason : 0);
             }
         }

@@ -73,7 +73,7 @@ TEST(Sequence, samples_of_one_prompt_hold_its_rows_once) {
         EXPECT_STATUS(ROUTECAP_OK, samples.back().append(whole, routing_of(computed(whole))));
         EXPECT_EQ(samples.back().rows(), computed(whole));
     }
-    const uint64_t tokens = 8 * 4003 * 4, page = 256 * (7 + 8) + 128;
+    const uint64_t tokens = 8 * 4003 * 4, page = 256 * (8 + 8) + 128;
     EXPECT_LE(parent.sums().bytes, one + tokens + 8 * page);
 }
 
@@ -115,10 +115,10 @@ TEST(Sequence, a_large_routing_is_not_kept_for_a_few_rows) {
         const RoutingPtr whole = routing_of(computed(tokens));
         std::vector<uint64_t> bytes;
         uint64_t needed = 0;
-        routecap_routing_serialize(whole.get(), 0, nullptr, 0, &needed);
+        routecap_routing_serialize(whole.get(), nullptr, 0, &needed);
         bytes.resize(needed / 8 + 1);
         ASSERT_STATUS(ROUTECAP_OK,
-                      routecap_routing_serialize(whole.get(), 0, bytes.data(), needed, nullptr));
+                      routecap_routing_serialize(whole.get(), bytes.data(), needed, nullptr));
         routecap_routing *lent = nullptr;
         ASSERT_STATUS(ROUTECAP_OK, routecap_routing_deserialize(bytes.data(), needed, 0,
                                                                 Released::note, &released, &lent));

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "../fuzz/check.h"
+#include "../support/views.h"
 
 namespace soak {
 
@@ -854,19 +855,12 @@ void Engine::compare_running(uint64_t random) {
         for (uint64_t r = std::max(begin, segment.first) - segment.first;
              r < std::min(segment.rows, end - segment.first); r++)
             for (uint32_t l = 0; l < shape_.layers; l++) {
-                if (segment.validity != nullptr &&
-                    (segment.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0)
-                    continue;
+                if (!cell_is_valid(view, segment, r, l)) continue;
                 const uint64_t position = segment.first + r;
                 if (position >= begin + tokens.size())
                     check::fail("a reader found row %llu of %llu tokens", ull(position),
                                 ull(begin + tokens.size()));
-                for (uint32_t c = 0; c < shape_.k; c++) {
-                    const size_t at = (r * shape_.layers + l) * shape_.k + c;
-                    got[c] = view.dtype == ROUTECAP_DTYPE_U8
-                                 ? static_cast<const uint8_t *>(segment.ids)[at]
-                                 : static_cast<const int16_t *>(segment.ids)[at];
-                }
+                for (uint32_t c = 0; c < shape_.k; c++) got[c] = id_of_cell(view, segment, r, l, c);
                 const auto computed = [&](bool drift) {
                     route(shape_, tokens[position - begin], l, drift, ids.data());
                     return got == ids;

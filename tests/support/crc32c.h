@@ -6,7 +6,8 @@
 #include <vector>
 
 // Of the first bytes, of which the four at `zeros` count as 0.
-inline uint32_t crc32c(const std::vector<uint8_t> &data, size_t bytes, size_t zeros = SIZE_MAX - 4) {
+inline uint32_t crc32c(const std::vector<uint8_t> &data, size_t bytes,
+                       size_t zeros = SIZE_MAX - 4) {
     uint32_t crc = ~uint32_t{0};
     for (size_t at = 0; at < bytes; at++) {
         crc ^= at - zeros < 4 ? 0 : data[at];

@@ -332,16 +332,9 @@ Rows contents(const routecap_routing *routing, const Shape &shape) {
         for (uint64_t r = 0; r < s.rows; r++) {
             Row row(view.layers);
             for (uint32_t l = 0; l < view.layers && s.ids != nullptr; l++) {
-                if (s.validity != nullptr &&
-                    (s.validity[r * view.validity_bytes + l / 8] >> l % 8 & 1) == 0)
-                    continue;
+                if (!cell_is_valid(view, s, r, l)) continue;
                 std::vector<int64_t> ids;
-                for (uint32_t c = 0; c < view.k; c++) {
-                    const size_t at = (r * view.layers + l) * view.k + c;
-                    ids.push_back(view.dtype == ROUTECAP_DTYPE_U8
-                                      ? static_cast<const uint8_t *>(s.ids)[at]
-                                      : static_cast<const int16_t *>(s.ids)[at]);
-                }
+                for (uint32_t c = 0; c < view.k; c++) ids.push_back(id_of_cell(view, s, r, l, c));
                 row[l] = std::move(ids);
             }
             rows.push_back(std::move(row));

@@ -10,6 +10,7 @@
 #include <routecap.h>
 
 #include "device.h"
+#include "views.h"
 
 #include <algorithm>
 #include <cstdint>

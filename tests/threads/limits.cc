@@ -56,10 +56,10 @@ void expect_right_or_missing(const routecap_routing *routing, uint64_t seed) {
 std::vector<uint8_t> serialized(const routecap_routing *routing) {
     uint64_t needed = 0;
     EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
-                  routecap_routing_serialize(routing, 0, nullptr, 0, &needed));
+                  routecap_routing_serialize(routing, nullptr, 0, &needed));
     std::vector<uint8_t> bytes(needed);
     EXPECT_STATUS(ROUTECAP_OK,
-                  routecap_routing_serialize(routing, 0, bytes.data(), bytes.size(), nullptr));
+                  routecap_routing_serialize(routing, bytes.data(), bytes.size(), nullptr));
     return bytes;
 }
 

@@ -347,8 +347,7 @@ TEST(Threads, rows_arrive_on_other_threads) {
         }
         if (at == 19) {
             routecap_routing *routing = nullptr;
-            ASSERT_STATUS(ROUTECAP_OK,
-                          routecap_request_finish(rig.capturer(), ends, 18, &routing));
+            ASSERT_STATUS(ROUTECAP_OK, routecap_request_finish(rig.capturer(), ends, 18, &routing));
             finished.emplace_back(RoutingPtr(routing), seed);
         }
     }

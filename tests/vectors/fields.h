@@ -115,7 +115,8 @@ void fields(routecap_segment &s, F &&f) {
 template <class F>
 void fields(routecap_view &s, F &&f) {
     FIELD(dtype), FIELD(layers), FIELD(k), FIELD(experts), FIELD(validity_bytes), FIELD(id_space),
-    FIELD(complete), FIELD(first), FIELD(rows), FIELD(segment_size), FIELD(segment_count);
+    FIELD(complete), FIELD(first), FIELD(rows), FIELD(row_stride), FIELD(segment_size),
+    FIELD(segment_count);
 }
 template <class F>
 void fields(routecap_serialized &s, F &&f) {

@@ -16,6 +16,7 @@
 #include <map>
 
 #include "../support/declared.h"
+#include "../support/views.h"
 
 namespace vectors {
 namespace {
@@ -755,33 +756,23 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
         position += segment.rows;
         EXPECT_EQ(segment.ids != nullptr, segment.reason == 0);
         EXPECT_EQ(0u, segment.reserved);
-        const auto validity = [&](uint64_t row, uint64_t layer) {
-            if (segment.ids == nullptr || segment.validity == nullptr)
-                return segment.ids != nullptr;
-            return (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) != 0;
-        };
         for (uint64_t row = 0; row < segment.rows; row++) {
             bool any = false;
             for (uint64_t layer = 0; layer < view.layers; layer++) {
-                const bool is_valid = validity(row, layer);
+                const bool is_valid = cell_is_valid(view, segment, row, layer);
                 any |= is_valid;
                 valid.push_back(is_valid);
-                const uint64_t cell = (row * view.layers + layer) * view.k;
-                const int32_t reason = segment.ids == nullptr ? segment.reason
-                                       : view.dtype == ROUTECAP_DTYPE_U8
-                                           ? static_cast<const uint8_t *>(segment.ids)[cell]
-                                           : static_cast<const int16_t *>(segment.ids)[cell];
+                const int64_t reason = segment.ids == nullptr
+                                           ? segment.reason
+                                           : id_of_cell(view, segment, row, layer, 0);
                 // Memory of others may say anything.
                 const bool known =
                     reason >= ROUTECAP_MISSING_ABSENT && reason <= std::ssize(kBestFirst);
-                reasons.push_back(is_valid ? 0 : known ? reason : ROUTECAP_MISSING_UNWRITTEN);
-                for (uint64_t column = 0; column < view.k; column++) {
-                    const uint64_t at = cell + column;
-                    ids.push_back(!is_valid ? -1
-                                  : view.dtype == ROUTECAP_DTYPE_U8
-                                      ? int64_t{static_cast<const uint8_t *>(segment.ids)[at]}
-                                      : int64_t{static_cast<const int16_t *>(segment.ids)[at]});
-                }
+                reasons.push_back(is_valid ? 0
+                                  : known  ? static_cast<int32_t>(reason)
+                                           : ROUTECAP_MISSING_UNWRITTEN);
+                for (uint64_t column = 0; column < view.k; column++)
+                    ids.push_back(is_valid ? id_of_cell(view, segment, row, layer, column) : -1);
             }
             const uint64_t tag = segment.tags != nullptr ? segment.tags[row] : segment.tag;
             tags.push_back(any ? tag : 0);
@@ -894,8 +885,7 @@ void Replay::serializing(Serialize &&serialize) {
 void Replay::serialized(const std::string &call) {
     if (call == "routing_serialize") {
         serializing([&](void *dst, size_t size, uint64_t *needed) {
-            return routecap_routing_serialize(routing(), in_->get<uint32_t>("flags"), dst, size,
-                                              needed);
+            return routecap_routing_serialize(routing(), dst, size, needed);
         });
     } else if (call == "routing_deserialize") {
         size_t size = 0;
@@ -960,15 +950,12 @@ void Replay::serialized(const std::string &call) {
         EXPECT_TRUE(delivered || header.untouched());
         if (!delivered) return;
         if (out_->has("splice")) expect_fields(*splice, (*out_)["splice"]);
-        const uint8_t *sources[] = {header.data<uint8_t>(), head, tail, nullptr};
+        const uint8_t *sources[] = {header.data<uint8_t>(), head, tail};
         std::vector<uint8_t> whole;
         for (uint32_t i = 0; i < splice->pieces; i++) {
             const routecap_piece &piece = pieces[i];
-            if (piece.source == ROUTECAP_PIECE_ZERO)
-                whole.resize(whole.size() + piece.bytes);
-            else
-                whole.insert(whole.end(), sources[piece.source] + piece.offset,
-                             sources[piece.source] + piece.offset + piece.bytes);
+            whole.insert(whole.end(), sources[piece.source] + piece.offset,
+                         sources[piece.source] + piece.offset + piece.bytes);
         }
         EXPECT_EQ(splice->bytes, whole.size());
         auto *result = reinterpret_cast<routecap_routing *>(this);

@@ -52,7 +52,9 @@ def test_info_says_what_is_usable_and_why_not(capsys: Capture) -> None:
 def test_the_library_that_is_named_is_the_one_that_is_loaded() -> None:
     named = re.search(
         r"^library  (.*)$",
-        subprocess.run([sys.executable, "-m", "routecap_tools", "info"], text=True, stdout=-1).stdout,
+        subprocess.run(
+            [sys.executable, "-m", "routecap_tools", "info"], text=True, stdout=-1
+        ).stdout,
         re.MULTILINE,
     )
     assert named is not None and os.path.samefile(
@@ -64,7 +66,9 @@ def test_info_names_the_extras_that_are_missing(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.path", [])
-    monkeypatch.setattr("routecap_tools.command.info.EXTRAS", {"routecap-tools[cli]": "no-such-package"})
+    monkeypatch.setattr(
+        "routecap_tools.command.info.EXTRAS", {"routecap-tools[cli]": "no-such-package"}
+    )
     assert main(["info"]) == 0
     assert "pip install 'routecap-tools[cli]'" in capsys.readouterr().out
 
@@ -409,7 +413,7 @@ def routecap_program(*arguments: str, **environment: str) -> "subprocess.Complet
 
 
 def test_errors_are_one_line_and_status_2(job: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "bad.routecap").write_bytes(b"ROUTECAP" + bytes(100))
+    (tmp_path / "bad.routecap").write_bytes(b"RCAPROWS" + bytes(100))
     (tmp_path / "none").mkdir()
     for arguments, text in (
         (["show", str(tmp_path / "absent.routecap")], "No such file"),

@@ -929,7 +929,7 @@ def test_an_answer_says_its_tokens_layers_and_missing_cells(files: Path) -> None
         ({"choices": [{"text": "a"}]}, 'there is no "routed_experts" in it'),
         ({"choices": [{"routed_experts": None, "routed_experts_error": "too old"}]}, "too old"),
         ({"choices": [{"routed_experts": {"file": "/x", "offset": 0}}]}, "a reference to rows"),
-        ({"choices": [{"routed_experts": "ROUTECAP"}]}, "response"),
+        ({"choices": [{"routed_experts": "RCAPROWS"}]}, "response"),
         ({"meta_info": {"routed_experts": "{"}}, "no JSON"),
         ([], "no .routed_experts"),
         (7, "no .routed_experts"),

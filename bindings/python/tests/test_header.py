@@ -47,7 +47,6 @@ GROUPS: dict[str, type[IntEnum]] = {
     "PIECE_": routecap.Piece,
     "READ_": routecap.ReadFlag,
     "IMPORT_": routecap.TrustFlag,
-    "SERIALIZE_": routecap.SerializeFlag,
     "PHASE_": routecap.Phase,
     "PLAN_LAYOUT_": routecap.PlanLayout,
     "PLAN_CONTEXT_": routecap.PlanContext,

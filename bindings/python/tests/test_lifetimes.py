@@ -62,7 +62,8 @@ def test_arrays_outlive_routing_request_and_capturer() -> None:
     assert (
         (ids == expected_ids(3, 20)).all()
         and table.tolist() == list(range(LAYERS))
-        and tags.tag == 4
+        and tags.tags is not None
+        and tags.tags.tolist() == [4] * 20
         and (part[0] == ids[5]).all()
     )
     sink[:] = 9

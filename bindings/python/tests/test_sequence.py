@@ -115,7 +115,7 @@ def test_what_is_no_token() -> None:
 
 
 def test_a_budget() -> None:
-    conversation = sequence(budget_bytes=4000)
+    conversation = sequence(budget_bytes=8000)
     conversation.append([1, 2], routing([1, 2]))
     with pytest.raises(MemoryError):
         conversation.append(list(range(2000)))

@@ -93,7 +93,7 @@ def test_blocks_travel_as_a_routing(capturer):
     with routecap.Capturer(**SHAPE, rows=ROWS) as elsewhere:
         other = routecap.Store(elsewhere, block_rows=8, key_bytes=8, generation=7)
         receiver = elsewhere.open()
-        receiver.attach(routecap.Routing.deserialize(sent.serialize(checked=True)))
+        receiver.attach(routecap.Routing.deserialize(sent.serialize()))
         receiver.publish(other, 0, [1, 2], generation=7)
         request = elsewhere.open()
         assert request.adopt(other, 0, [1, 2], generation=7).found == 2

@@ -37,8 +37,7 @@ struct MemoryMap {
     size_t sink_bytes, staging_bytes;
     kernels::SlotLayout layout;
 
-    explicit MemoryMap(const BackendConfig &config)
-        : layout(config.rows, config.shape->validity_bytes, config.shape->ids_bytes) {
+    explicit MemoryMap(const BackendConfig &config) : layout(config.rows, *config.shape) {
         const Shape &shape = *config.shape;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
         sink_bytes = config.external_sink
@@ -131,23 +130,12 @@ private:
     kernels::Named new_name(int32_t slot);
     void named_on(CUstream stream, kernels::Named named, bool delivered);
     void note_naming(int32_t slot, int32_t status);
-    // Where the first rows of a slot are, with the header between them, in bytes from the slot's
-    // start. The positions begin at `end`.
-    struct SlotPart {
-        size_t first, end;
-        SlotPart(const kernels::SlotLayout &layout, uint8_t *slot, uint32_t count) {
-            constexpr size_t chunk = sizeof(kernels::Deliver::Chunk);
-            first = static_cast<size_t>(layout.validity(slot, count - 1) - slot) / chunk * chunk;
-            end = static_cast<size_t>(layout.positions(slot, count) - slot);
-        }
-        size_t bytes() const { return end - first; }
-    };
     bool kernels_read(const DevicePositions &positions);
-    int32_t deliver(int32_t slot, const SlotPart &part, const DevicePositions &positions,
-                    int32_t next, CUstream stream);
-    int32_t keep_positions(int32_t slot, const SlotPart &part, const DevicePositions &positions,
+    int32_t deliver(int32_t slot, size_t bytes, const DevicePositions &positions, int32_t next,
+                    CUstream stream);
+    int32_t keep_positions(int32_t slot, size_t bytes, const DevicePositions &positions,
                            CUstream stream);
-    int32_t bring(int32_t slot, const SlotPart &part, const DevicePositions &positions);
+    int32_t bring(int32_t slot, size_t bytes, const DevicePositions &positions);
     int32_t alive() const;
     template <class Body>
     uint32_t blocks(uint64_t items, uint32_t layers) const;
@@ -737,19 +725,19 @@ bool CudaBackend::kernels_read(const DevicePositions &positions) {
 
 // Does everything in one launch on the engine's stream. Its few microseconds cost less than more
 // calls of the driver would.
-int32_t CudaBackend::deliver(int32_t slot, const SlotPart &part, const DevicePositions &positions,
+int32_t CudaBackend::deliver(int32_t slot, size_t bytes, const DevicePositions &positions,
                              int32_t next, CUstream stream) {
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
     const kernels::Named named = new_name(next);
     const kernels::Deliver body{
         .control = control(),
-        .from = device_slot(slot) + part.first,
-        .to = host_slot(slot) + part.first,
-        .chunks = static_cast<uint32_t>(part.bytes() / sizeof(kernels::Deliver::Chunk)),
+        .from = device_slot(slot),
+        .to = host_slot(slot),
+        .chunks = static_cast<uint32_t>(bytes / sizeof(kernels::Deliver::Chunk)),
         .position_words = static_cast<uint32_t>(positions.bytes() / 4),
         .positions = positions.positions,
-        .positions_to = host_slot(slot) + part.end,
+        .positions_to = host_slot(slot) + bytes,
         .arrived = arrived(slot),
         .epoch = epoch_of(slot),
         .next = named};
@@ -759,23 +747,22 @@ int32_t CudaBackend::deliver(int32_t slot, const SlotPart &part, const DevicePos
 }
 
 // Copies the positions on the engine's stream, because the engine may overwrite them after that.
-int32_t CudaBackend::keep_positions(int32_t slot, const SlotPart &part,
-                                    const DevicePositions &positions, CUstream stream) {
+int32_t CudaBackend::keep_positions(int32_t slot, size_t bytes, const DevicePositions &positions,
+                                    CUstream stream) {
     if (positions.rows == 0) return ROUTECAP_OK;
     if (int32_t s = alive(); s < 0) return s;
     if (int32_t s = follow(stream); s < 0) return s;
-    ROUTECAP_TRY(MemcpyAsync, address_of(device_slot(slot) + part.end),
+    ROUTECAP_TRY(MemcpyAsync, address_of(device_slot(slot) + bytes),
                  address_of(positions.positions), positions.bytes(), stream);
     return ROUTECAP_OK;
 }
 
 // Copies rows and positions on a stream of the library. It waits for the event of the last naming,
 // which was recorded after the copy of the positions.
-int32_t CudaBackend::bring(int32_t slot, const SlotPart &part, const DevicePositions &positions) {
+int32_t CudaBackend::bring(int32_t slot, size_t bytes, const DevicePositions &positions) {
     ROUTECAP_TRY(StreamWaitEvent, side_, named_, CU_EVENT_WAIT_DEFAULT);
-    ROUTECAP_TRY(MemcpyDtoHAsync, host_slot(slot) + part.first,
-                 address_of(device_slot(slot) + part.first), part.bytes() + positions.bytes(),
-                 side_);
+    ROUTECAP_TRY(MemcpyDtoHAsync, host_slot(slot), address_of(device_slot(slot)),
+                 bytes + positions.bytes(), side_);
     ROUTECAP_TRY(StreamWriteValue64, side_, address_of(arrived(slot)), epoch_of(slot),
                  CU_STREAM_WRITE_VALUE_DEFAULT);
     return ROUTECAP_OK;
@@ -787,19 +774,19 @@ void CudaBackend::copy(int32_t slot, uint32_t count, const DevicePositions &posi
                        routecap_stream stream) {
     const Current current(context_, entered_);
     Slot &s = in(slot);
-    const SlotPart part(map_.layout, host_slot(slot), count);
+    const auto bytes =
+        static_cast<size_t>(map_.layout.positions(host_slot(slot), count) - host_slot(slot));
     const bool at_once = !s.failure && maps_host_ && !s.astray &&
-                         part.bytes() + positions.bytes() <= kMostDelivered &&
-                         kernels_read(positions);
+                         bytes + positions.bytes() <= kMostDelivered && kernels_read(positions);
     if (at_once) {
-        note_naming(next, deliver(slot, part, positions, next, stream));
+        note_naming(next, deliver(slot, bytes, positions, next, stream));
     } else {
-        if (!s.failure) s.failure.note(keep_positions(slot, part, positions, stream));
+        if (!s.failure) s.failure.note(keep_positions(slot, bytes, positions, stream));
         name(next, stream);
     }
     if (!s.failure) s.failure = unnamed_;
     if (!at_once && !s.failure) {
-        s.failure.note(bring(slot, part, positions));
+        s.failure.note(bring(slot, bytes, positions));
         s.astray = static_cast<bool>(s.failure);
     }
     s.state.store(s.failure ? State::kFailed : State::kCopied, std::memory_order_release);

@@ -35,7 +35,7 @@ public:
         : shape_(config.shape),
           rows_(config.rows),
           epoch_(config.first_epoch - 1),
-          layout_(config.rows, shape_->validity_bytes, shape_->ids_bytes),
+          layout_(config.rows, *shape_),
           sink_memory_(allocate(config.external_sink
                                     ? 0
                                     : shape_->layers *

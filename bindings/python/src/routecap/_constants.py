@@ -25,8 +25,8 @@ MAX_ROWS = 1048576
 MAX_RECEIVED = 1 << 26
 MAX_SLOTS = 64
 MAX_POSITION = 1 << 40
-SERIALIZED_MIN = 64
-MAX_PIECES = 16
+SERIALIZED_MIN = 88
+MAX_PIECES = 3
 DIGEST_TOKENS = 64
 MAX_BLOCK_ROWS = 4096
 MIN_KEY_BYTES = 8
@@ -442,12 +442,6 @@ class Order(Constant):
 OrderName: TypeAlias = Literal["row_major", "layer_major"]
 
 
-class SerializeFlag(Flags):
-    """`checked` of Routing.serialize."""
-
-    CHECKED = 1
-
-
 class TrustFlag(Flags):
     """`trusted` of Routing.deserialize and Routing.from_arrays."""
 
@@ -460,7 +454,6 @@ class Piece(Constant):
     HEADER = 0
     HEAD = 1
     TAIL = 2
-    ZERO = 3
 
 
 class PlanLayout(Constant):

@@ -24,9 +24,10 @@ _OF_CELLS = [0, Missing.UNWRITTEN, Missing.OUT_OF_RANGE, Missing.DUPLICATE]
 
 
 class Segment(NamedTuple):
-    """Consecutive rows whose ids are adjacent in memory.
+    """Consecutive rows, in place: the arrays are views of the routing, which they keep.
 
-    The arrays are views of the routing, which they keep.
+    Each row of them is contiguous, and its ids and its validity lie in one record. So the arrays
+    are strided from row to row: `numpy.ascontiguousarray` makes a dense copy where one is needed.
     """
 
     first: int
@@ -59,6 +60,7 @@ class _View:
     complete: int
     first: int
     rows: int
+    row_stride: int
     segment_count: int
 
     def __init__(self, handle: Any) -> None:
@@ -74,6 +76,7 @@ class _View:
             self.complete,
             self.first,
             self.rows,
+            self.row_stride,
             self._layer_map,
             self._layer_experts,
             self._table,
@@ -90,6 +93,26 @@ class _View:
             shape, dtype, raw.memory(address, prod(shape) * dtype.itemsize, 0, self._handle)
         )
 
+    def _rows(
+        self, address: int, rows: int, shape: tuple[int, ...], dtype: "np.dtype[Any]"
+    ) -> NDArray[Any]:
+        """[rows, *shape]: the part of each row that begins at `address` in the first."""
+        of_row = prod(shape) * dtype.itemsize
+        within = [prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
+        return np.ndarray(
+            (rows, *shape),
+            dtype,
+            raw.memory(address, (rows - 1) * self.row_stride + of_row, 0, self._handle),
+            strides=(self.row_stride, *within),
+        )
+
+    def records(self, segment: Segment) -> NDArray[np.uint8] | None:
+        """[rows, row_stride]: what a segment's rows are in memory."""
+        if segment.ids is None:
+            return None
+        address = segment.ids.__array_interface__["data"][0]
+        return self._array(address, (segment.rows, self.row_stride), _UINT8)
+
     def segment(self, index: int) -> Segment:
         if self._segments is None:
             self._segments = raw.memory(
@@ -103,8 +126,8 @@ class _View:
         return Segment(
             first,
             rows,
-            self._array(ids, (rows, self.layers, self.k), self.dtype) if ids else None,
-            self._array(validity, (rows, self.validity_bytes), _UINT8) if validity else None,
+            self._rows(ids, rows, (self.layers, self.k), self.dtype) if ids else None,
+            self._rows(validity, rows, (self.validity_bytes,), _UINT8) if validity else None,
             self._array(tags, (rows,), _UINT64) if tags else None,
             tag,
             Missing(reason) if reason else 0,
@@ -400,22 +423,10 @@ class Contents:
         Missing cells have `fill` in every column. A `fill` that is an expert is refused: `masked`
         tells missing cells from others with any.
 
-        The array is a view, which cannot be written, where the ids are kept in this form in one
-        segment and no cell is missing. Otherwise it is a copy: least often of
-        `ids(routing.dtype)`.
+        The array is a dense copy. `segments` are the ids in place.
         """
         view = self._look()
         kind = np.dtype(np.int16) if dtype is None else numpy_dtype(dtype_of(dtype))
-        plain = (
-            first_layer == 0
-            and layers in (None, view.layers)
-            and member(Order, order) == Order.ROW_MAJOR
-            and not strict
-        )
-        if plain and view.complete and view.segment_count == 1 and kind == view.dtype:
-            ids = view.segment(0).ids
-            assert ids is not None
-            return ids
         out, _ = self._room(kind, order, first_layer, layers)
         self.copy_to(
             out,
@@ -507,15 +518,12 @@ class Contents:
         return reasons
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        ids = self.ids(None if dtype is None else np.dtype(dtype))
-        if ids.flags.writeable:  # a copy already
-            if copy is False:
-                raise ValueError(
-                    "these ids cannot be had without a copy: leave copy out, or take"
-                    " Routing.segments, which are in place"
-                )
-            return ids
-        return ids.copy() if copy else ids
+        if copy is False:
+            raise ValueError(
+                "these ids cannot be had without a copy: leave copy out, or take"
+                " Routing.segments, which are in place"
+            )
+        return self.ids(None if dtype is None else np.dtype(dtype))
 
     def __dlpack__(
         self,
@@ -525,23 +533,18 @@ class Contents:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The ids, as `ids()` has them, for other frameworks.
-
-        Only those that can be told that memory is read-only (DLPack 1.0) get it without a copy.
-        """
+        """The ids, as `ids()` has them, for other frameworks."""
         if dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(
                 "routings are in host memory: take it there, and copy it to the device"
             )
-        ids = self.ids()
-        shared = max_version is not None and max_version[0] >= 1
-        if copy is False and (ids.flags.writeable or not shared):
+        if copy is False:
             raise BufferError(
-                "a copy is needed, unless the ids are kept as int16 in one segment, none is "
-                "missing, and DLPack is 1.0, which has a word for read-only. Leave copy out"
+                "these ids cannot be had without a copy: leave copy out, or take"
+                " Routing.segments, which are in place"
             )
-        if not ids.flags.writeable and (copy or not shared):
-            ids = ids.copy()
+        shared = max_version is not None and max_version[0] >= 1
+        ids = self.ids()
         return ids.__dlpack__(max_version=max_version) if shared else ids.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:

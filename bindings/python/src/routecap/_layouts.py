@@ -55,7 +55,8 @@ extract_item = "request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i
 segment = "first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved:u4"
 view = (
     "dtype:i layers:I k:I experts:I validity_bytes:I id_space:i complete:i first:Q rows:Q "
-    "layer_map:Q layer_experts:Q segments:Q segment_size:Q segment_count:Q layer_provenance:Q"
+    "row_stride:Q layer_map:Q layer_experts:Q segments:Q segment_size:Q segment_count:Q "
+    "layer_provenance:Q"
 )
 serialized = "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i"
 piece = "offset:u8 bytes:u8 source:i4 reserved:u4"

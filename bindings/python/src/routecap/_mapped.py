@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ._constants import Status
+from ._constants import SERIALIZED_MIN, Status
 from ._errors import Error, error
 from ._serialized import serialized_info
 
@@ -68,7 +68,7 @@ def _behind_one_another(path: Path) -> Iterator[memoryview]:
     data = mapped(path)
     while data:
         try:
-            size = serialized_info(data[:64]).bytes
+            size = serialized_info(data[:SERIALIZED_MIN]).bytes
         except Error as reason:
             raise error(reason.status, f"{path}: {reason}") from None
         yield data[:size]

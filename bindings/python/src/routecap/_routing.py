@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import IdSpace, Missing, SerializeFlag, Status, TrustFlag
+from ._constants import IdSpace, Missing, Status, TrustFlag
 from ._contents import Contents, Segment, _Segments
 from ._docs import documented
 from ._errors import Error, error, member
@@ -107,7 +107,7 @@ class Routing(Contents):
     def serialized_bytes(self) -> int:
         """Size of the serialised form."""
         try:
-            needed: int = raw.routecap_routing_serialize(self._handle, 0, None)[1]
+            needed: int = raw.routecap_routing_serialize(self._handle, None)[1]
         except Error as reason:
             if reason.needed is None:
                 raise
@@ -115,21 +115,21 @@ class Routing(Contents):
         return needed
 
     @documented("routecap_routing_serialize")
-    def serialize(self, *, checked: bool = False) -> bytes:
+    def serialize(self) -> bytes:
         """The serialised form: what it is, its ids, validity and tags, in a layout that is the same
         on every machine.
 
-        With `checked` the bytes have checksums (version 2), and a reader of some rows notices
-        whether they arrived as they were written.
+        It has checksums: a reader, also of some rows, notices whether they arrived as they were
+        written.
         """
-        data: bytes = raw.serialize(self._handle, SerializeFlag.CHECKED if checked else 0)
+        data: bytes = raw.serialize(self._handle)
         return data
 
     def serialize_into(self, out: Any) -> int:
         """Write the serialised form to a buffer, shared memory for instance, of `serialized_bytes`
         or more; return how many were written.
         """
-        written: int = raw.routecap_routing_serialize(self._handle, 0, out)[1]
+        written: int = raw.routecap_routing_serialize(self._handle, out)[1]
         return written
 
     def __bytes__(self) -> bytes:
@@ -291,11 +291,16 @@ class Routing(Contents):
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
-        """A routing of segments in order, in place; rows that no segment has are missing. `dtype`
-        is that of their ids.
+        """A routing of segments in order; rows that no segment has are missing. `dtype` is that of
+        their ids.
+
+        Segments as `Routing.segments` has them are used in place, all others are copied. The rows
+        of an array may lie apart, if those of all arrays lie equally far apart.
         """
         dtype = dtype_of(dtype)
         owners: list[Any] = []
+        apart: set[int] = set()  # bytes between rows that do not follow one another
+        dense: set[int] = set()  # and between those that do
 
         def address(array: Any, shape: tuple[int, ...], kind: Any, name: str) -> int:
             if array is None:
@@ -309,6 +314,22 @@ class Routing(Contents):
                 )
             owners.append(memoryview(array) if array.size else array)
             return int(describe(array, name).address)
+
+        def address_of_rows(array: Any, shape: tuple[int, ...], kind: Any, name: str) -> int:
+            rows = None if array is None else np.asarray(array)
+            if rows is None or rows.ndim != len(shape) or rows.flags.c_contiguous:
+                if rows is not None and len(rows) > 1:
+                    dense.add(rows.strides[0])
+                return address(array, shape, kind, name)
+            if rows.shape != shape or rows.dtype != kind or not rows[0].flags.c_contiguous:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"{name} must be an array of {np.dtype(kind)} of shape {shape}, of which each"
+                    f" row is C-contiguous, not {rows.dtype} of {rows.shape}",
+                )
+            owners.append(rows)
+            apart.add(rows.strides[0])
+            return int(describe(rows, name).address)
 
         table = np.zeros(len(segments), structs.segment_dtype)
         for entry, segment in zip(table, segments):
@@ -325,13 +346,19 @@ class Routing(Contents):
                     f"a number is out of range: {reason}. Give a Segment whose first, rows and tag"
                     " have 64 bits, and whose reason is a Missing",
                 ) from None
-            entry["ids"] = address(
+            entry["ids"] = address_of_rows(
                 segment.ids, (segment.rows, layers, k), numpy_dtype(dtype), "ids"
             )
-            entry["validity"] = address(
+            entry["validity"] = address_of_rows(
                 segment.validity, (segment.rows, (layers + 7) // 8), np.uint8, "validity"
             )
             entry["tags"] = address(segment.tags, (segment.rows,), np.uint64, "tags")
+        if len(apart | (dense if apart else set())) > 1:
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                f"the rows of the arrays are {sorted(apart | dense)} bytes apart: give"
+                " C-contiguous arrays (np.ascontiguousarray), or the same distance for all",
+            )
         lent = None if copy else tuple(owners)
         view = structs.view(
             dtype=dtype,
@@ -341,6 +368,7 @@ class Routing(Contents):
             id_space=member(IdSpace, id_space),
             first=first,
             rows=rows,
+            row_stride=max(apart, default=0),
             layer_map=address(integers(layer_map, np.int32), (layers,), np.int32, "layer_map"),
             layer_experts=address(
                 integers(layer_experts, np.uint32), (layers,), np.uint32, "layer_experts"
@@ -372,8 +400,7 @@ class Routing(Contents):
             (
                 s.first,
                 s.rows,
-                out_of_band(s.ids),
-                out_of_band(s.validity),
+                out_of_band(view.records(s)),
                 out_of_band(s.tags),
                 s.tag,
                 s.reason,
@@ -392,6 +419,7 @@ class Routing(Contents):
             view.rows,
             view.first,
             view.dtype.str,
+            view.row_stride,
             view.id_space,
             *tables,
         )
@@ -453,6 +481,7 @@ def _rebuild(
     rows: int,
     first: int,
     dtype: str,
+    stride: int,
     id_space: int,
     layer_map: bytes,
     experts: bytes,
@@ -460,24 +489,24 @@ def _rebuild(
 ) -> Routing:
     """The routing of what Routing.__reduce_ex__ gave, over the buffers that arrived."""
     kind = np.dtype(dtype)
-    width = (layers + 7) // 8
+    size = layers * k * kind.itemsize
 
-    def array(buffer: Any, shape: tuple[int, ...], kind: Any) -> Any:
-        return None if buffer is None else np.frombuffer(buffer, kind).reshape(shape)
+    def segment(start: int, count: int, records: Any, tags: Any, tag: int, reason: int) -> Segment:
+        if records is None:
+            return Segment(start, count, None, None, None, tag, reason)
+        rows = np.frombuffer(records, np.uint8).reshape(count, stride)
+        return Segment(
+            start,
+            count,
+            rows[:, :size].view(kind).reshape(count, layers, k),
+            rows[:, size : size + (layers + 7) // 8],
+            None if tags is None else np.frombuffer(tags, np.uint64),
+            tag,
+            reason,
+        )
 
     return Routing.from_segments(
-        [
-            Segment(
-                start,
-                count,
-                array(ids, (count, layers, k), kind),
-                array(validity, (count, width), np.uint8),
-                array(tags, (count,), np.uint64),
-                tag,
-                reason,
-            )
-            for start, count, ids, validity, tags, tag, reason in segments
-        ],
+        [segment(*each) for each in segments],
         layers=layers,
         k=k,
         rows=rows,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import ALL, IdSpace, Piece, Status
+from ._constants import ALL, MAX_PIECES, IdSpace, Status
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
@@ -15,7 +15,7 @@ from ._tensors import as_bytes, numpy_dtype
 
 
 class Serialized(NamedTuple):
-    """What the first 64 bytes of a serialised routing say."""
+    """What the first SERIALIZED_MIN bytes of a serialised routing say."""
 
     version: int
     bytes: int
@@ -59,11 +59,7 @@ def _pieces(
     by_source = [memoryview(header), *sources]
     pieces = []
     for offset, size, source, _ in table.tolist():
-        piece = (
-            memoryview(bytes(size))
-            if source == Piece.ZERO
-            else by_source[source][offset : offset + size]
-        )
+        piece = by_source[source][offset : offset + size]
         if len(piece) != size:
             raise error(
                 Status.ERR_FORMAT,
@@ -99,12 +95,12 @@ def slice_table(header: bytes, first: int, rows: int) -> tuple[bytearray, NDArra
     """What `slice_pieces` would give, of a serialised routing of which only the header, of
     Serialized.header_bytes, is here: for one that lies elsewhere.
 
-    Returns the header of the slice; what the slice is made of, in its order, an array of up to 16
-    with `offset`, `size` and `source`: bytes of the slice's header (Piece.HEADER), zeros
-    (Piece.ZERO), or of the routing, from `offset` on; and how many bytes it has in all.
+    Returns the header of the slice; what the slice is made of, in its order, an array of one or two
+    with `offset`, `size` and `source`: the slice's header (Piece.HEADER), and bytes of the routing,
+    from `offset` on; and how many bytes it has in all.
     """
     memory = structs.splice.empty()
-    own, table = bytearray(len(header)), np.zeros(16, structs.piece_dtype)
+    own, table = bytearray(len(header)), np.zeros(MAX_PIECES, structs.piece_dtype)
     raw.routecap_serialized_slice(header, first, rows, own, table, memory)
     count, total, size = structs.splice.read(memory)
     return own[:size], table[:count], total

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._constants import Status
+from ._constants import SERIALIZED_MIN, Status
 from ._errors import Error, error
 from ._mapped import Member, routings_in
 from ._routing import Routing, merge
@@ -32,7 +32,7 @@ class StoredRouting:
     def __init__(self, data: Any, layers: Sequence[int] | None = None) -> None:
         self._data = memoryview(data).cast("B")
         self._layers = layers
-        self.info: Serialized = serialized_info(self._data[:64])
+        self.info: Serialized = serialized_info(self._data[:SERIALIZED_MIN])
         if len(self._data) != self.info.bytes:
             raise error(
                 Status.ERR_FORMAT,

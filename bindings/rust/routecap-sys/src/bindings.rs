@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 39c6c9e03e12ab94dd604485819d011ced24803ddc0d80e9aace6cfe9d66067f
+// Of headers with the SHA-256 fea0f8571c9592198a2570e285504d3ab50fb03f3d85b767c47ea58690de4e34
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -141,14 +141,12 @@ pub const ROUTECAP_POLICY_REPLACE: i32 = 1;
 pub const ROUTECAP_EXTRACT_SHARE: i32 = 0;
 pub const ROUTECAP_EXTRACT_TAKE: i32 = 1;
 pub const ROUTECAP_EXTRACT_COPY: i32 = 2;
-pub const ROUTECAP_SERIALIZE_CHECKED: u32 = 1;
 pub const ROUTECAP_IMPORT_TRUSTED: u32 = 1;
-pub const ROUTECAP_SERIALIZED_MIN: u32 = 64;
+pub const ROUTECAP_SERIALIZED_MIN: u32 = 88;
 pub const ROUTECAP_PIECE_HEADER: i32 = 0;
 pub const ROUTECAP_PIECE_HEAD: i32 = 1;
 pub const ROUTECAP_PIECE_TAIL: i32 = 2;
-pub const ROUTECAP_PIECE_ZERO: i32 = 3;
-pub const ROUTECAP_MAX_PIECES: u32 = 16;
+pub const ROUTECAP_MAX_PIECES: u32 = 3;
 pub const ROUTECAP_WIRE_ANY: i32 = 0;
 pub const ROUTECAP_WIRE_SERIALIZED: i32 = 1;
 pub const ROUTECAP_WIRE_NPY: i32 = 2;
@@ -2269,7 +2267,9 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> routecap_status;
 }
-/// Consecutive rows whose ids are adjacent in memory.
+/// Consecutive rows, view.row_stride bytes apart: row r of a segment has its ids at `ids` plus
+/// r * row_stride bytes, and its validity at `validity` plus as many. routecap_routing_copy_to makes
+/// one dense array of all segments.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_segment {
@@ -2277,11 +2277,12 @@ pub struct routecap_segment {
     pub first: u64,
     /// how many
     pub rows: u64,
-    /// [rows, layers, k] elements of view.dtype, in C order; NULL: all
-    /// cells of these rows are missing, and `reason` says why
+    /// of the first row: [layers, k] elements of view.dtype, in C order.
+    /// NULL: all cells of these rows are missing, and `reason` says why
     pub ids: *const ::core::ffi::c_void,
-    /// [rows, validity_bytes] bit l % 8 of byte l / 8, from the least
-    /// significant, is 1 if layer l is valid; NULL: all layers are
+    /// of the first row: [validity_bytes] bit l % 8 of byte l / 8, from the
+    /// least significant, is 1 if layer l is valid. NULL: all layers of all
+    /// these rows are
     pub validity: *const u8,
     /// [rows] the tag of each row, meaningless where no cell of the row is
     /// valid; NULL: `tag` is the tag of all rows
@@ -2350,6 +2351,9 @@ pub struct routecap_view {
     pub first: u64,
     /// of the whole routing
     pub rows: u64,
+    /// bytes from one row of a segment to the next, of ids and of
+    /// validity; a multiple of the size of an id
+    pub row_stride: u64,
     /// [layers] each layer's index in the decoder
     pub layer_map: *const i32,
     /// [layers] experts of each layer
@@ -2365,7 +2369,7 @@ pub struct routecap_view {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 96usize];
+    ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 104usize];
     ["Alignment of routecap_view"][::core::mem::align_of::<routecap_view>() - 8usize];
     ["Offset of field: routecap_view::struct_size"]
         [::core::mem::offset_of!(routecap_view, struct_size) - 0usize];
@@ -2386,18 +2390,20 @@ const _: () = {
         [::core::mem::offset_of!(routecap_view, first) - 32usize];
     ["Offset of field: routecap_view::rows"]
         [::core::mem::offset_of!(routecap_view, rows) - 40usize];
+    ["Offset of field: routecap_view::row_stride"]
+        [::core::mem::offset_of!(routecap_view, row_stride) - 48usize];
     ["Offset of field: routecap_view::layer_map"]
-        [::core::mem::offset_of!(routecap_view, layer_map) - 48usize];
+        [::core::mem::offset_of!(routecap_view, layer_map) - 56usize];
     ["Offset of field: routecap_view::layer_experts"]
-        [::core::mem::offset_of!(routecap_view, layer_experts) - 56usize];
+        [::core::mem::offset_of!(routecap_view, layer_experts) - 64usize];
     ["Offset of field: routecap_view::segments"]
-        [::core::mem::offset_of!(routecap_view, segments) - 64usize];
+        [::core::mem::offset_of!(routecap_view, segments) - 72usize];
     ["Offset of field: routecap_view::segment_size"]
-        [::core::mem::offset_of!(routecap_view, segment_size) - 72usize];
+        [::core::mem::offset_of!(routecap_view, segment_size) - 80usize];
     ["Offset of field: routecap_view::segment_count"]
-        [::core::mem::offset_of!(routecap_view, segment_count) - 80usize];
+        [::core::mem::offset_of!(routecap_view, segment_count) - 88usize];
     ["Offset of field: routecap_view::layer_provenance"]
-        [::core::mem::offset_of!(routecap_view, layer_provenance) - 88usize];
+        [::core::mem::offset_of!(routecap_view, layer_provenance) - 96usize];
 };
 impl Default for routecap_view {
     fn default() -> Self {
@@ -2569,20 +2575,15 @@ unsafe extern "C" {
     /// @param[in] routing  The routing; may be NULL.
     pub fn routecap_routing_free(routing: *mut routecap_routing);
 }
-pub type routecap_serialize_flags = u32;
 unsafe extern "C" {
     /// Write a routing in the serialised form.
     ///
-    /// Routings whose views show the same contents give equal bytes. Without a flag, later libraries
-    /// write version 1 too; if it cannot express the routing, they return an error.
-    ///
-    /// With ROUTECAP_SERIALIZE_CHECKED the bytes are version 2: they contain checksums (CRC32C, 4 bytes
-    /// each), one of the header, and one of each row and its position. So deserialising them, or a slice
-    /// of them, finds bytes that a disk or a network changed, and rows that were read from a wrong
-    /// place.
+    /// Routings whose views show the same contents give equal bytes. The bytes contain checksums
+    /// (CRC32C, 4 bytes each), one of the header, and one of each row and its position. So
+    /// deserialising them, or a slice of them, finds bytes that a disk or a network changed, and rows
+    /// that were read from a wrong place.
     ///
     /// @param[in] routing    The routing.
-    /// @param[in] flags      0 or ROUTECAP_SERIALIZE_CHECKED.
     /// @param[out] dst       [dst_bytes] the bytes. NULL with dst_bytes 0 asks for the size, and the
     ///                       call returns ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes  Size of dst, in bytes.
@@ -2592,7 +2593,6 @@ unsafe extern "C" {
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
     pub fn routecap_routing_serialize(
         routing: *const routecap_routing,
-        flags: routecap_serialize_flags,
         dst: *mut ::core::ffi::c_void,
         dst_bytes: usize,
         needed: *mut u64,
@@ -2609,10 +2609,10 @@ pub type routecap_release =
     ::core::option::Option<unsafe extern "C" fn(context: *mut ::core::ffi::c_void)>;
 pub type routecap_import_flags = u32;
 unsafe extern "C" {
-    /// Make a routing from bytes in the serialised form, version 1 or 2.
+    /// Make a routing from bytes in the serialised form.
     ///
     /// Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
-    /// of its layer is an error, and so is a checksum (version 2) that does not match.
+    /// of its layer is an error, and so is a checksum that does not match.
     ///
     /// The routing takes about as much memory as the bytes, or up to twenty times as much if
     /// neighbouring rows often differ in their tags, or if single rows are often missing. This memory
@@ -2622,7 +2622,7 @@ unsafe extern "C" {
     ///                      are lent: the routing, and every routing that shares rows with it, reads
     ///                      them in place and never writes to them. They are checked only once, so no
     ///                      process may change them until they are released. If a process might, copy
-    ///                      them first. Bytes whose address is not a multiple of 8 are copied and
+    ///                      them first. Bytes whose address is not a multiple of 16 are copied and
     ///                      released at once.
     /// @param[in] bytes     How many: exactly those of one routing.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
@@ -2656,17 +2656,25 @@ unsafe extern "C" {
     ///                      validity_bytes must be (layers + 7) / 8; 0 means that number. If
     ///                      layer_map is NULL, it is 0..layers-1; if layer_experts is NULL, it is
     ///                      `experts` for all layers; if layer_provenance is NULL, it is CAPTURED for
-    ///                      all. Segments must be in order of position, and segment_size is
-    ///                      sizeof(routecap_segment) of the caller. Rows in no segment are ABSENT.
+    ///                      all. row_stride 0 means that the rows of a segment's ids follow one another
+    ///                      without a gap, and those of its validity too. Segments must be in order of
+    ///                      position, and segment_size is sizeof(routecap_segment) of the caller. Rows
+    ///                      in no segment are ABSENT.
     /// @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
     /// @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
-    ///                      lent, as in routecap_routing_deserialize; the segments and the tables of
-    ///                      layers are copied.
+    ///                      lent, as in routecap_routing_deserialize, if all of them lie as a view of
+    ///                      the library has them: with its row_stride, with validity behind the ids of
+    ///                      each row, and with zeros from there to the end of the row's stride, also
+    ///                      in the last row. row_stride is then the bytes of ids and validity, rounded
+    ///                      up to a multiple of the largest power of two that divides the bytes of a
+    ///                      cell, at most 16; the ids of the first row are aligned to it. Arrays that
+    ///                      lie differently are copied and released at once.
     /// @param[in] context   Passed to release.
     /// @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
-    ///         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_FORMAT (a cell that is marked valid
-    ///         has an id out of range, or the same id twice).
+    ///         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_SHAPE_MISMATCH (row_stride is no
+    ///         distance of such rows); ROUTECAP_ERR_FORMAT (a cell that is marked valid has an id out of
+    ///         range, or the same id twice).
     pub fn routecap_routing_import(
         view: *const routecap_view,
         flags: routecap_import_flags,
@@ -2680,12 +2688,12 @@ unsafe extern "C" {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_serialized {
     pub struct_size: u32,
-    /// of the serialised form: 1, or 2 if it has checksums
+    /// of the serialised form: 1
     pub version: u32,
     /// of the whole routing, header included
     pub bytes: u64,
-    /// of the header with its tables, which is all that splice and slice
-    /// read
+    /// of the header with its tables and the checksums of all rows:
+    /// all that splice and slice read. The rows follow it
     pub header_bytes: u64,
     /// position of the first row
     pub first: u64,
@@ -2748,7 +2756,7 @@ pub type routecap_piece_source = i32;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_piece {
-    /// in its source, in bytes; 0 for ZERO
+    /// in its source, in bytes
     pub offset: u64,
     /// how many
     pub bytes: u64,
@@ -2808,10 +2816,7 @@ unsafe extern "C" {
     /// neither has are missing. A layer that is RECOMPUTED in either routing is RECOMPUTED in the
     /// result.
     ///
-    /// Both headers are checked. Ids, tags and validity are not; they are checked when the result is
-    /// deserialised. The result is version 2 if both routings are, and 1 otherwise. To write the pieces
-    /// you need both sources at once: pieces of tail's ids come before pieces of head's tags and
-    /// validity. The pieces of each source are in ascending order.
+    /// Both headers are checked. The rows are not; they are checked when the result is deserialised.
     ///
     /// @param[in] head            [head_bytes] the first routing, at least its header.
     /// @param[in] head_bytes      How many: header_bytes of routecap_serialized_info or more.
@@ -2852,9 +2857,8 @@ unsafe extern "C" {
     /// bytes, then the whole header (header_bytes of routecap_serialized_info), call slice, write its
     /// pieces, and deserialise the result.
     ///
-    /// Positions and the version stay the same. The header is checked. Ids, tags and validity are not;
-    /// they are checked when the result is deserialised, each row by its own checksum if the routing is
-    /// version 2.
+    /// Positions stay the same. The header is checked. The rows are not; they are checked when the
+    /// result is deserialised, each by its own checksum.
     ///
     /// @param[in] data            [bytes] the routing, at least its header.
     /// @param[in] bytes           How many: header_bytes of routecap_serialized_info or more.
@@ -2865,9 +2869,8 @@ unsafe extern "C" {
     /// @param[in] capacity        Size of header, in bytes: slice->header_bytes or more. The size of the
     ///                            routing's own header is always enough.
     /// @param[out] pieces         [piece_capacity] elements of piece_size bytes: where the bytes come
-    ///                            from, in order: the header, then bytes of the routing
-    ///                            (ROUTECAP_PIECE_HEAD) and padding (_ZERO); may be NULL if
-    ///                            piece_capacity is 0.
+    ///                            from, in order: the header, then the rows of the routing
+    ///                            (ROUTECAP_PIECE_HEAD); may be NULL if piece_capacity is 0.
     /// @param[in] piece_size      sizeof(routecap_piece) of the caller, in bytes.
     /// @param[in] piece_capacity  Elements of pieces: slice->pieces or more. ROUTECAP_MAX_PIECES is
     ///                            always enough.
@@ -5644,10 +5647,9 @@ pub struct routecap_api {
     pub routing_serialize: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_routing,
-            arg2: routecap_serialize_flags,
-            arg3: *mut ::core::ffi::c_void,
-            arg4: usize,
-            arg5: *mut u64,
+            arg2: *mut ::core::ffi::c_void,
+            arg3: usize,
+            arg4: *mut u64,
         ) -> routecap_status,
     >,
     pub routing_deserialize: ::core::option::Option<

@@ -135,7 +135,7 @@ fn main() {
     repeat_many("extract_share", || capturer.extract(request, .., Extract::Share).unwrap());
     let routing = capturer.extract(request, .., Extract::Share).unwrap();
     repeat_many("view", || {
-        routing.view().unwrap().segments().next().and_then(|segment| segment.ids()).unwrap()
+        routing.view().unwrap().iter().next().and_then(|row| row.ids()).unwrap()
     });
     let mut copied = vec![0i32; (ROWS * LAYERS * K) as usize];
     repeat("copy_to", || {

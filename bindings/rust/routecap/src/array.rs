@@ -1,12 +1,12 @@
 //! Sources from, and routings as, arrays of the crate ndarray.
 
-use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayViewMut3};
+use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayViewMut3, ShapeBuilder};
 
 use crate::copy::copy_into;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{AnySlice, Layout, reach};
-use crate::view::{Ids, Segment};
-use crate::{Completeness, CopyOptions, Element, IdElement, Logits, Order, Routing, Source};
+use crate::view::Segment;
+use crate::{Completeness, CopyOptions, DType, Element, IdElement, Logits, Order, Routing, Source};
 
 /// A matrix as the library takes one: its memory, and where its elements are in it.
 struct Matrix<'a> {
@@ -184,7 +184,8 @@ impl Routing {
     }
 }
 
-/// The ids of a segment, `[rows, layers, k]`, in place. Needs the feature `ndarray`.
+/// The ids of a segment, `[rows, layers, k]`, in place: an array with strides, as rows lie
+/// [`View::row_stride`](crate::View::row_stride) bytes apart. Needs the feature `ndarray`.
 #[derive(Clone, Copy, Debug)]
 pub enum SegmentArray<'a> {
     /// Of models with up to 256 experts in any layer.
@@ -194,13 +195,37 @@ pub enum SegmentArray<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// The ids as an array, in place; `None`: all cells of these rows are missing. Needs the
-    /// feature `ndarray`.
+    /// The ids as an array with strides, in place; `None`: all cells of these rows are missing.
+    /// Those of a cell that is not valid have no meaning. Needs the feature `ndarray`.
+    ///
+    /// ```
+    /// # use routecap::{ArraySegment, Arrays, Routing, SegmentArray, Trust};
+    /// # fn main() -> routecap::Result<()> {
+    /// # let ids = [3u8, 1, 7, 0];
+    /// # let rows = ArraySegment::new(0, 2).ids(&ids);
+    /// # let arrays = Arrays::new(1, 2, 0, 2).experts(8).segment(rows);
+    /// # let routing = Routing::import(&arrays, Trust::None)?;
+    /// for segment in routing.view()?.segments() {
+    ///     let Some(SegmentArray::U8(ids)) = segment.array() else { continue };
+    ///     for (position, row) in segment.positions().zip(ids.outer_iter()) {
+    ///         println!("token {position}: {row}"); // [layers, k]
+    ///     }
+    /// #   assert_eq!(ids[[1, 0, 0]], 7);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn array(&self) -> Option<SegmentArray<'a>> {
-        let shape = (self.rows() as usize, self.layers() as usize, self.k() as usize);
-        match self.ids()? {
-            Ids::U8(ids) => ArrayView3::from_shape(shape, ids).ok().map(SegmentArray::U8),
-            Ids::I16(ids) => ArrayView3::from_shape(shape, ids).ok().map(SegmentArray::I16),
-        }
+        let (ids, dtype, row_stride) = self.strided_ids()?;
+        let (rows, layers, k) = (self.rows() as usize, self.layers() as usize, self.k() as usize);
+        let shape = |id_bytes| (rows, layers, k).strides((row_stride / id_bytes, k, 1));
+        // SAFETY: a segment has so many rows of layers x k ids of this type, row_stride bytes apart
+        // (a multiple of the size of an id, and no less than a row takes), for 'a.
+        Some(unsafe {
+            match dtype {
+                DType::U8 => SegmentArray::U8(ArrayView3::from_shape_ptr(shape(1), ids.cast())),
+                _ => SegmentArray::I16(ArrayView3::from_shape_ptr(shape(2), ids.cast())),
+            }
+        })
     }
 }

@@ -38,14 +38,16 @@ impl<'a> ArraySegment<'a> {
         ArraySegment { first, rows, ids: None, validity: None, tags: None, tag: 0, reason: 0 }
     }
 
-    /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, otherwise `i16`.
+    /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, otherwise `i16`. With
+    /// a [`row_stride`](Arrays::row_stride) they reach to where a next row would begin.
     pub fn ids(mut self, ids: impl Into<AnySlice<'a>>) -> Self {
         self.ids = Some(ids.into());
         self
     }
 
-    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid. Default all
-    /// are.
+    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid. With a
+    /// [`row_stride`](Arrays::row_stride) the rows lie as far apart as those of the ids. Default
+    /// all layers are valid.
     pub fn validity(mut self, validity: &'a [u8]) -> Self {
         self.validity = Some(validity);
         self
@@ -91,6 +93,7 @@ pub struct Arrays<'a> {
     experts: u32,
     id_space: IdSpace,
     validity_bytes: u32,
+    row_stride: u64,
     layer_map: Option<&'a [i32]>,
     layer_experts: Option<&'a [u32]>,
     layer_provenance: Option<Vec<i32>>,
@@ -108,6 +111,7 @@ impl<'a> Arrays<'a> {
             experts: 0,
             id_space: IdSpace::Logical,
             validity_bytes: 0,
+            row_stride: 0,
             layer_map: None,
             layer_experts: None,
             layer_provenance: None,
@@ -151,6 +155,14 @@ impl<'a> Arrays<'a> {
         self
     }
 
+    /// Bytes from one row of a segment to the next, of ids and of validity: a multiple of the size
+    /// of an id, and no less than ids and validity of a row take. Default dense: the rows of the
+    /// ids follow one another, and those of the validity too.
+    pub fn row_stride(mut self, bytes: u64) -> Self {
+        self.row_stride = bytes;
+        self
+    }
+
     /// The next segment. They are in order; rows that none holds are [`Absent`](Reason::Absent).
     pub fn segment(mut self, segment: ArraySegment<'a>) -> Self {
         self.segments.push(segment);
@@ -159,19 +171,34 @@ impl<'a> Arrays<'a> {
 
     /// The segments in C's form, checked to be as long as they say, and their dtype.
     fn checked(&self) -> Result<(Vec<sys::routecap_segment>, i32)> {
-        let long_enough = |name: &str, len: usize, needed: Option<u64>| match needed {
-            Some(needed) if needed == len as u64 => Ok(()),
-            _ => Err(Error::new(
+        let fits = |name: &str, len: usize, good: bool| match good {
+            true => Ok(()),
+            false => Err(Error::new(
                 ErrorKind::Argument,
                 format!("{name} has {len} elements, which is not what its rows take"),
             )),
+        };
+        // Dense rows have exactly `per_row` elements each. Rows with a stride may lie in a longer
+        // array, in which the last one has `last` bytes: of ids the whole stride, since what is
+        // lent is read to the end of its padding.
+        let rows_fit = |name: &str, len: usize, size: usize, rows: u64, per_row: u64, last: u64| {
+            let len_bytes = len as u64 * size as u64;
+            let good = match (self.row_stride, rows) {
+                (0, _) | (_, 0) => rows.checked_mul(per_row) == Some(len as u64),
+                (stride, _) => (rows - 1)
+                    .checked_mul(stride)
+                    .and_then(|bytes| bytes.checked_add(last))
+                    .is_some_and(|needed| needed <= len_bytes),
+            };
+            fits(name, len, good)
         };
         for (name, len) in [
             ("layer_map", self.layer_map.map(<[_]>::len)),
             ("layer_experts", self.layer_experts.map(<[_]>::len)),
             ("layer_provenance", self.layer_provenance.as_ref().map(Vec::len)),
         ] {
-            long_enough(name, len.unwrap_or(self.layers as usize), Some(self.layers.into()))?;
+            let len = len.unwrap_or(self.layers as usize);
+            fits(name, len, len == self.layers as usize)?;
         }
         let validity_bytes =
             if self.validity_bytes == 0 { self.layers.div_ceil(8) } else { self.validity_bytes };
@@ -189,17 +216,15 @@ impl<'a> Arrays<'a> {
                     return Err(Error::new(ErrorKind::DType, "segments have ids of one dtype"));
                 }
                 let per_row = u64::from(self.layers) * u64::from(self.k);
-                long_enough("ids", ids.len, segment.rows.checked_mul(per_row))?;
+                let (size, stride) = (ids.dtype.size(), self.row_stride);
+                rows_fit("ids", ids.len, size, segment.rows, per_row, stride)?;
             }
             if let Some(validity) = segment.validity {
-                long_enough(
-                    "validity",
-                    validity.len(),
-                    segment.rows.checked_mul(validity_bytes.into()),
-                )?;
+                let bytes = u64::from(validity_bytes);
+                rows_fit("validity", validity.len(), 1, segment.rows, bytes, bytes)?;
             }
             if let Some(tags) = segment.tags {
-                long_enough("tags", tags.len(), Some(segment.rows))?;
+                fits("tags", tags.len(), tags.len() as u64 == segment.rows)?;
             }
             segments.push(sys::routecap_segment {
                 first: segment.first,
@@ -241,6 +266,7 @@ impl<'a> Arrays<'a> {
             complete: 0,
             first: self.first,
             rows: self.rows,
+            row_stride: self.row_stride,
             layer_map: self.layer_map.map_or(std::ptr::null(), <[_]>::as_ptr),
             layer_experts: self.layer_experts.map_or(std::ptr::null(), <[_]>::as_ptr),
             segments: segments.as_ptr(),
@@ -275,24 +301,34 @@ impl Routing {
     /// # Errors
     ///
     /// [`Argument`](ErrorKind::Argument) for numbers beyond their limits, segments out of order or
-    /// arrays of the wrong length; [`DType`](ErrorKind::DType); [`Format`](ErrorKind::Format) for
-    /// an id of a valid cell that is out of range or there twice.
+    /// arrays of the wrong length; [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a row stride
+    /// that is too small or no multiple of the size of an id; [`DType`](ErrorKind::DType);
+    /// [`Format`](ErrorKind::Format) for an id of a valid cell that is out of range or there twice.
     pub fn import(arrays: &Arrays<'_>, trust: Trust) -> Result<Routing> {
         // SAFETY: nothing is lent.
         unsafe { arrays.import(trust, None, std::ptr::null_mut()) }
     }
 
-    /// The same without a copy: `arrays` describes memory of `owner`, which the routing keeps. It
-    /// is dropped on any thread when the routing, and all that shares rows with it, is gone, and at
-    /// once if the call fails; dropping it must not use routecap.
+    /// The same without a copy, if the rows of all segments lie as a [`View`](crate::View) has
+    /// them: with its [`row_stride`](crate::View::row_stride), with validity directly behind the
+    /// ids of each row, and with zeros up to the next. Arrays that lie differently are copied, and
+    /// `owner` is dropped at once.
+    ///
+    /// `arrays` describes memory of `owner`, which the routing keeps. It is dropped on any thread
+    /// when the routing, and all that shares rows with it, is gone, and at once if the call fails;
+    /// dropping it must not use routecap.
     ///
     /// ```
     /// use routecap::{ArraySegment, Arrays, Routing, Trust};
     /// # fn main() -> routecap::Result<()> {
-    /// let ids: Vec<i16> = (0..600).collect(); // 300 rows, 1 layer, k = 2
+    /// // 2 rows of 1 layer, k = 2: the ids, a byte of validity, and a zero.
+    /// let rows: Vec<u8> = vec![3, 1, 1, 0, 7, 0, 1, 0];
     /// let routing = Routing::import_lent(
-    ///     ids,
-    ///     |ids| Arrays::new(1, 2, 0, 300).experts(600).segment(ArraySegment::new(0, 300).ids(ids)),
+    ///     rows,
+    ///     |rows| {
+    ///         let segment = ArraySegment::new(0, 2).ids(rows).validity(&rows[2..]);
+    ///         Arrays::new(1, 2, 0, 2).experts(8).row_stride(4).segment(segment)
+    ///     },
     ///     Trust::None,
     /// )?;
     /// assert!(routing.view()?.is_complete());

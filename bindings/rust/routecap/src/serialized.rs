@@ -7,11 +7,7 @@ use crate::{DType, IdSpace, Routing, Rows, Trust, sys};
 impl Routing {
     /// How many bytes the serialised form takes.
     pub fn serialized_len(&self) -> Result<usize> {
-        self.len_with(0)
-    }
-
-    fn len_with(&self, flags: u32) -> Result<usize> {
-        match self.serialize_raw(flags, std::ptr::null_mut(), 0) {
+        match self.serialize_raw(std::ptr::null_mut(), 0) {
             (needed, Err(error)) if error.kind() != ErrorKind::BufferTooSmall => {
                 Err(error).map(|()| needed)
             }
@@ -20,21 +16,12 @@ impl Routing {
     }
 
     /// Write the routing in the serialised form (`routecap_routing_serialize`). Equal routings give
-    /// equal bytes.
+    /// equal bytes. They have a checksum of the header and one of each row, so that a reader of all
+    /// rows or of some notices whether they arrived as they were written.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        self.serialize_with(0)
-    }
-
-    /// The same with checksums of the header and of each row (`ROUTECAP_SERIALIZE_CHECKED`), so
-    /// that a reader of some rows notices whether they arrived as they were written.
-    pub fn serialize_checked(&self) -> Result<Vec<u8>> {
-        self.serialize_with(sys::ROUTECAP_SERIALIZE_CHECKED)
-    }
-
-    fn serialize_with(&self, flags: u32) -> Result<Vec<u8>> {
-        let len = self.len_with(flags)?;
+        let len = self.serialized_len()?;
         let mut bytes = Vec::with_capacity(len);
-        let (written, result) = self.serialize_raw(flags, bytes.as_mut_ptr(), len);
+        let (written, result) = self.serialize_raw(bytes.as_mut_ptr(), len);
         result?;
         // SAFETY: the call has written so many bytes, which is no more than there is room for.
         unsafe { bytes.set_len(written) };
@@ -47,15 +34,15 @@ impl Routing {
     ///
     /// [`BufferTooSmall`](ErrorKind::BufferTooSmall); nothing is written then.
     pub fn serialize_into(&self, dst: &mut [u8]) -> Result<usize> {
-        let (written, result) = self.serialize_raw(0, dst.as_mut_ptr(), dst.len());
+        let (written, result) = self.serialize_raw(dst.as_mut_ptr(), dst.len());
         result.map(|()| written)
     }
 
-    fn serialize_raw(&self, flags: u32, dst: *mut u8, bytes: usize) -> (usize, Result<()>) {
+    fn serialize_raw(&self, dst: *mut u8, bytes: usize) -> (usize, Result<()>) {
         let mut needed = 0;
         // SAFETY: `dst` is NULL or so many bytes.
         let status = unsafe {
-            sys::routecap_routing_serialize(self.as_raw(), flags, dst.cast(), bytes, &mut needed)
+            sys::routecap_routing_serialize(self.as_raw(), dst.cast(), bytes, &mut needed)
         };
         (needed as usize, check(status).map(drop))
     }
@@ -74,7 +61,8 @@ impl Routing {
     /// The same without a copy: the routing refers to the bytes in place and keeps `owner`, a
     /// `Vec<u8>`, an `Arc<[u8]>`, a mapped file. It is dropped on any thread when the routing, and
     /// all that shares rows with it, is gone, and at once if the call fails; dropping it must not
-    /// use routecap. Bytes that do not begin at a multiple of 8 are copied all the same.
+    /// use routecap. Bytes whose address is not a multiple of 16 are copied, and `owner` is dropped
+    /// at once.
     ///
     /// # Errors
     ///
@@ -136,7 +124,8 @@ pub struct SerializedInfo {
     pub version: u32,
     /// Of everything.
     pub bytes: u64,
-    /// Of the header with its tables: as much as [`splice`] reads.
+    /// Of the header with its tables and the checksums of all rows: as much as [`splice`] reads.
+    /// The rows follow it.
     pub header_bytes: u64,
     /// Position of the first row.
     pub first: u64,
@@ -190,8 +179,6 @@ pub enum Piece {
     Head(std::ops::Range<u64>),
     /// Of the second (`ROUTECAP_PIECE_TAIL`).
     Tail(std::ops::Range<u64>),
-    /// So many bytes of 0 (`ROUTECAP_PIECE_ZERO`).
-    Zero(u64),
 }
 
 /// A serialised routing as a list of pieces: written one after another they are it
@@ -298,7 +285,6 @@ fn spliced(
             sys::ROUTECAP_PIECE_HEADER => Ok(Piece::Header(range)),
             sys::ROUTECAP_PIECE_HEAD => Ok(Piece::Head(range)),
             sys::ROUTECAP_PIECE_TAIL => Ok(Piece::Tail(range)),
-            sys::ROUTECAP_PIECE_ZERO => Ok(Piece::Zero(piece.bytes)),
             other => Err(Error::new(ErrorKind::Internal, format!("a piece of source {other}"))),
         }
     };
@@ -319,10 +305,6 @@ impl Splice {
                 Piece::Header(range) => ("header", self.header.as_slice(), range),
                 Piece::Head(range) => ("head", head, range),
                 Piece::Tail(range) => ("tail", tail, range),
-                Piece::Zero(bytes) => {
-                    joined.resize(joined.len() + *bytes as usize, 0);
-                    continue;
-                }
             };
             let bytes = source.get(range.start as usize..range.end as usize);
             joined.extend_from_slice(bytes.ok_or_else(|| {

@@ -24,6 +24,29 @@ use crate::{DType, IdSpace, Provenance, Reason};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Rows lie [`row_stride`](Self::row_stride) bytes apart, so there is a slice for each row, and
+/// none for all rows of a segment. [`Routing::to_vec`](crate::Routing::to_vec) makes one dense
+/// array of all rows.
+///
+/// ```
+/// use routecap::{ArraySegment, Arrays, Ids, Routing, Trust};
+/// # fn main() -> routecap::Result<()> {
+/// let ids: [u8; 12] = [3, 1, 7, 0, 2, 5, 4, 6, 0, 7, 1, 2]; // 2 rows, 3 layers, k = 2
+/// let validity: [u8; 2] = [0b111, 0b101]; // layer 1 is missing in the second row
+/// let rows = ArraySegment::new(0, 2).ids(&ids).validity(&validity);
+/// let arrays = Arrays::new(3, 2, 0, 2).experts(8).segment(rows);
+/// let routing = Routing::import(&arrays, Trust::None)?;
+///
+/// let view = routing.view()?;
+/// assert_eq!(view.row_stride(), 8); // 6 bytes of ids, one of validity, and one of padding
+/// let row = view.row(1).expect("a row at position 1");
+/// assert!(matches!(row.ids(), Some(Ids::U8([4, 6, _, _, 1, 2])))); // [layers, k]
+/// assert_eq!(row.validity(), Some(&[0b101u8][..]));
+/// assert_eq!(row.cell(1), None);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     raw: sys::routecap_view,
@@ -98,6 +121,12 @@ impl<'a> View<'a> {
         self.raw.validity_bytes as usize
     }
 
+    /// Bytes from one row of a segment to the next, of ids and of validity: a multiple of the size
+    /// of an id.
+    pub fn row_stride(&self) -> usize {
+        self.raw.row_stride as usize
+    }
+
     /// What the ids number.
     pub fn id_space(&self) -> IdSpace {
         IdSpace::of(self.raw.id_space)
@@ -140,6 +169,7 @@ impl<'a> View<'a> {
                 k: view.k,
                 dtype: view.dtype,
                 validity_bytes: view.validity_bytes as usize,
+                row_stride: view.row_stride as usize,
             }
         })
     }
@@ -217,7 +247,7 @@ impl<'a> Ids<'a> {
     }
 }
 
-/// Consecutive rows whose ids lie next to one another in memory (`routecap_segment`).
+/// Consecutive rows, [`View::row_stride`] bytes apart in memory (`routecap_segment`).
 #[derive(Clone, Copy)]
 pub struct Segment<'a> {
     raw: &'a sys::routecap_segment,
@@ -225,6 +255,7 @@ pub struct Segment<'a> {
     k: u32,
     dtype: i32,
     validity_bytes: usize,
+    row_stride: usize,
 }
 
 // SAFETY: a segment only shows what no one changes.
@@ -261,7 +292,7 @@ impl<'a> Segment<'a> {
         self.raw.first..self.raw.first + self.raw.rows
     }
 
-    /// `[rows, layers, k]`, as it is in memory: layers of a row.
+    /// Layers of each row.
     pub fn layers(&self) -> u32 {
         self.layers
     }
@@ -271,43 +302,18 @@ impl<'a> Segment<'a> {
         self.k
     }
 
-    fn per_row(&self) -> usize {
-        self.layers as usize * self.k as usize
+    /// The ids of the first row, [`View::row_stride`] bytes from those of the next, and what they
+    /// are; `None`: all cells of these rows are missing.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn strided_ids(&self) -> Option<(*const std::ffi::c_void, DType, usize)> {
+        let dtype = if self.dtype == sys::ROUTECAP_DTYPE_U8 { DType::U8 } else { DType::I16 };
+        (!self.raw.ids.is_null()).then_some((self.raw.ids, dtype, self.row_stride))
     }
 
-    /// `[rows, layers, k]` in C order; `None`: all cells of these rows are missing, for
-    /// [`reason`](Self::reason). Those of a cell that is not valid have no meaning.
-    pub fn ids(&self) -> Option<Ids<'a>> {
-        if self.raw.ids.is_null() {
-            return None;
-        }
-        let len = self.raw.rows as usize * self.per_row();
-        // SAFETY: a segment has so many ids of its view's dtype, for 'a.
-        Some(unsafe {
-            match self.dtype {
-                sys::ROUTECAP_DTYPE_U8 => Ids::U8(slice(self.raw.ids.cast(), len)),
-                _ => Ids::I16(slice(self.raw.ids.cast(), len)),
-            }
-        })
-    }
-
-    /// Why these rows are not there; `None` if they are, that is, if there are [`ids`](Self::ids).
+    /// Why all cells of these rows are missing; `None` if the rows are there, that is, if they have
+    /// [`ids`](Row::ids).
     pub fn reason(&self) -> Option<Reason> {
         self.raw.ids.is_null().then(|| Reason::of(self.raw.reason))
-    }
-
-    /// `[rows, validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid; `None`: all
-    /// are, if there are ids.
-    pub fn validity(&self) -> Option<&'a [u8]> {
-        // SAFETY: a segment with validity has so many bytes of it, for 'a.
-        (!self.raw.validity.is_null()).then(|| unsafe {
-            slice(self.raw.validity, self.raw.rows as usize * self.validity_bytes)
-        })
-    }
-
-    /// Bytes of validity in a row.
-    pub fn validity_bytes(&self) -> usize {
-        self.validity_bytes
     }
 
     /// The tags of rows, where they are not all [`tag`](Self::tag).
@@ -368,11 +374,34 @@ impl<'a> Row<'a> {
         self.segment.tags().map_or(self.segment.tag(), |tags| tags[self.index])
     }
 
-    /// `[layers, k]`; `None`: all cells are missing. Those of a cell that is not valid have no
-    /// meaning.
+    /// `[layers, k]` in C order; `None`: all cells are missing, for [`Segment::reason`]. Those of a
+    /// cell that is not valid have no meaning.
     pub fn ids(&self) -> Option<Ids<'a>> {
-        let n = self.segment.per_row();
-        Some(self.segment.ids()?.slice(self.index * n..(self.index + 1) * n))
+        let segment = &self.segment;
+        if segment.raw.ids.is_null() {
+            return None;
+        }
+        let len = segment.layers as usize * segment.k as usize;
+        // SAFETY: a row has so many ids of its view's dtype, row_stride bytes behind those of the
+        // row before it, for 'a.
+        Some(unsafe {
+            let ids = segment.raw.ids.byte_add(self.index * segment.row_stride);
+            match segment.dtype {
+                sys::ROUTECAP_DTYPE_U8 => Ids::U8(slice(ids.cast(), len)),
+                _ => Ids::I16(slice(ids.cast(), len)),
+            }
+        })
+    }
+
+    /// `[validity_bytes]`: bit l % 8 of byte l / 8 is set if layer l is valid; `None`: all are, if
+    /// there are [`ids`](Self::ids).
+    pub fn validity(&self) -> Option<&'a [u8]> {
+        let segment = &self.segment;
+        // SAFETY: a row of a segment with validity has so many bytes of it, row_stride bytes behind
+        // those of the row before it, for 'a.
+        (!segment.raw.validity.is_null()).then(|| unsafe {
+            slice(segment.raw.validity.add(self.index * segment.row_stride), segment.validity_bytes)
+        })
     }
 
     /// Whether the cell of a layer is valid. Layers are the captured ones, `0..layers`;
@@ -391,12 +420,7 @@ impl<'a> Row<'a> {
         if self.segment.raw.ids.is_null() {
             return false;
         }
-        let of_row = |validity: &[u8]| {
-            validity[self.index * self.segment.validity_bytes + layer as usize / 8] >> (layer % 8)
-                & 1
-                != 0
-        };
-        self.segment.validity().is_none_or(of_row)
+        self.validity().is_none_or(|validity| validity[layer as usize / 8] >> (layer % 8) & 1 != 0)
     }
 
     /// The k ids of a layer's cell, in the router's order; `None` if it is missing.

@@ -197,9 +197,14 @@ fn segments_are_arrays_in_place() {
         .experts(600)
         .segment(ArraySegment::new(3, 2).ids(&[599i16, 0, 1, 2]));
     let routing = Routing::import(&wide, Trust::None).unwrap();
-    let Some(SegmentArray::I16(ids)) = routing.view().unwrap().segments().next().unwrap().array()
-    else {
+    let view = routing.view().unwrap();
+    let Some(SegmentArray::I16(ids)) = view.segments().next().unwrap().array() else {
         panic!("no 16 bits")
     };
     assert_eq!(ids.iter().copied().collect::<Vec<_>>(), [599, 0, 1, 2]);
+    assert_eq!((view.row_stride(), ids.strides()), (8, &[4, 2, 1][..])); // with validity and zeros
+    for (row, array) in view.iter().zip(ids.outer_iter()) {
+        let Some(Ids::I16(in_place)) = row.ids() else { panic!("no 16 bits") };
+        assert_eq!((in_place, in_place.as_ptr()), (array.to_slice().unwrap(), array.as_ptr()));
+    }
 }

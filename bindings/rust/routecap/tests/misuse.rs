@@ -411,6 +411,28 @@ fn arrays_of_the_wrong_length_are_not_imported() {
     assert!(Routing::import(&arrays(good), Trust::None).is_ok());
 }
 
+// What is lent is read up to the end of the last row, padding included.
+#[test]
+fn arrays_with_a_stride_reach_to_the_end_of_their_last_row() {
+    let rows = [1u8, 2, 1, 0, 3, 4, 1, 0]; // ids, validity, a zero
+    let import = |ids: &[u8], validity: &[u8], stride, n| {
+        let segment = ArraySegment::new(0, n).ids(ids).validity(validity);
+        let arrays = Arrays::new(1, 2, 0, n).experts(8).row_stride(stride).segment(segment);
+        Routing::import(&arrays, Trust::None)
+    };
+    let routing = import(&rows, &rows[2..7], 4, 2).unwrap();
+    assert_eq!(routing.to_vec::<u8>(&CopyOptions::new()).unwrap().ids, [1, 2, 3, 4]);
+    let routing = import(&rows, &rows[2..], 8, 1).unwrap();
+    assert_eq!(routing.to_vec::<u8>(&CopyOptions::new()).unwrap().ids, [1, 2]);
+    assert_eq!(import(&[], &[], 4, 0).unwrap().view().unwrap().rows(), 0);
+
+    refused(import(&rows[..7], &rows[2..], 4, 2), ErrorKind::Argument, "ids has 7");
+    refused(import(&rows, &rows[2..6], 4, 2), ErrorKind::Argument, "validity has 4");
+    refused(import(&rows, &rows[2..], 4, 3), ErrorKind::Argument, "ids has 8");
+    refused(import(&rows, &rows[2..], 1 << 63, 3), ErrorKind::Argument, "ids has 8");
+    refused(import(&rows, &rows[2..], 2, 2), ErrorKind::ShapeMismatch, "row_stride is 2");
+}
+
 #[test]
 fn the_sink_is_only_shown_where_it_was_begun() {
     let (_capturer, mut forward) = support::config().create().unwrap();

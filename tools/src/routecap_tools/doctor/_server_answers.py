@@ -17,7 +17,7 @@ from ._case import Case, of_array, of_sample
 from ._messages import Shape, Unwrapped, unwrap
 
 _KEY = "routed_experts"
-_SERIALIZED = "Uk9VVEVDQV"  # ROUTECAP in base64, as far as the next byte does not matter
+_SERIALIZED = "UkNBUFJPV1"  # RCAPROWS in base64, as far as the next byte does not matter
 _MOST_LAYERS = 65536
 _NPY = "k05VTVBZ"  # the magic of .npy
 

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from routecap import Error, IdSpace, Missing, Piece, Routing, Status, serialized_info
+from routecap import (
+    SERIALIZED_MIN,
+    Error,
+    IdSpace,
+    Missing,
+    Piece,
+    Routing,
+    Status,
+    serialized_info,
+)
 from routecap.adapter import error, slice_table
 
 from ..names import IdSpaceName
@@ -203,7 +212,7 @@ class Reader(Account):
         longer = {}
         for each, data in begun:
             try:
-                size = serialized_info(data[:_ALIGNMENT]).header_bytes
+                size = serialized_info(data[:SERIALIZED_MIN]).header_bytes
             except Error as reason:
                 each.refuse("refused", str(reason))
                 continue
@@ -238,12 +247,7 @@ class Reader(Account):
         said, header = rows.reference, bytes(data)
         try:
             info = serialized_info(header)
-            if (info.version, info.bytes, info.first, info.rows) != (
-                2,
-                said.bytes,
-                said.first,
-                said.rows,
-            ):
+            if (info.bytes, info.first, info.rows) != (said.bytes, said.first, said.rows):
                 raise ValueError(
                     "its format, size or rows are not what the reference says: write the rows"
                     " again, and send the new reference"
@@ -335,8 +339,6 @@ class _Slice:
         for offset, size, source, _ in self._table.tolist():
             if source == Piece.HEADER:
                 memory[at : at + size] = self.header
-            elif source == Piece.ZERO:
-                memory[at : at + size] = bytes(size)
             else:
                 parts.append((offset, memory[at : at + size]))
             at += size

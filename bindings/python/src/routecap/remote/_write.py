@@ -36,7 +36,7 @@ def write(
     the lowest of its rows' tags is, or less.
     """
     routing.wait()
-    data = routing.serialize(checked=True)
+    data = routing.serialize()
     info = serialized_info(data)
     if key is None:
         key = f"{secrets.token_hex(16)}.routecap"

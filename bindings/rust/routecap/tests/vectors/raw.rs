@@ -509,7 +509,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "routing_import" => {
                 let said = input.object("view").unwrap();
                 let mut view = sized!(routecap_view);
-                fill!(view, said; dtype, layers, k, experts, validity_bytes, id_space, complete, first, rows);
+                fill!(view, said; dtype, layers, k, experts, validity_bytes, id_space, complete, first, rows, row_stride);
                 view.layer_map = kept.i32(said, "layer_map");
                 view.layer_experts = kept.i32(said, "layer_experts").cast();
                 view.layer_provenance = kept.i32(said, "layer_provenance");
