@@ -97,9 +97,10 @@ class Rank:
             rows=MAX_TOKENS,
             role=part.role,
         )
+        self.requests: dict[int, routecap.Request] = {}
 
     def open(self, sequence: int) -> None:
-        self.capturer.open(str(sequence))
+        self.requests[sequence] = self.capturer.open()
 
     def forward(self, batch: Sequence[Chunk]) -> None:
         """One forward pass.
@@ -120,9 +121,8 @@ class Rank:
                 ids[low:high] = routed(
                     chunk.sequence, np.arange(position, position + high - low), self.part.layers
                 )
-                handle = self.capturer.handles([str(chunk.sequence)])[0]
                 span["request"], span["position"], span["sink_row"], span["rows"] = (
-                    handle,
+                    self.requests[chunk.sequence],
                     position,
                     low,
                     high - low,
@@ -137,7 +137,7 @@ class Rank:
         step.wait()  # as an engine's own pace does: steps beyond the slots would be lost
 
     def finish(self, sequence: int, rows: int) -> routecap.Routing:
-        routing = self.capturer.finish(str(sequence), rows)
+        routing = self.requests.pop(sequence).finish(rows)
         routing.wait()
         return routing
 

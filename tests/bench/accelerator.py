@@ -113,7 +113,7 @@ class Cuda(Nothing):
     def issue(self, spans):
         ticket = self.capturer.issue(spans).ticket
         if ticket > 2:
-            self.capturer.step(ticket - 2).wait()
+            self.capturer.issued(ticket - 2).wait()
 
     def discard(self):
         self.capturer.discard()
@@ -125,10 +125,10 @@ class Cuda(Nothing):
         self.capturer.close_batch(handles)
 
     def truncate(self, handle, rows):
-        self.capturer.truncate(handle, rows)
+        self.capturer.request(handle).truncate(rows)
 
     def finish(self, handle, rows):
-        return self.capturer.finish(handle, rows)
+        return self.capturer.request(handle).finish(rows)
 
     def stop(self):
         self.capturer.close()

@@ -63,7 +63,7 @@ def main() -> None:
         routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=MAX_TOKENS) as capturer,
         ThreadPoolExecutor(1) as pool,
     ):
-        handles = {sequence.id: capturer.open(sequence.id).handle for sequence in waiting}
+        requests = {sequence.id: capturer.open() for sequence in waiting}
         while waiting:
             # The outcome of the last step's drafts has arrived: settle them.
             if step is not None and drafted:
@@ -71,7 +71,7 @@ def main() -> None:
                 for item, sequence in zip(accepts, drafted):
                     kept = (sequence.seed + sequence.known) % (DRAFTS + 1)
                     item["request"], item["step"], item["count"] = (
-                        handles[sequence.id],
+                        requests[sequence.id],
                         step.ticket,
                         kept,
                     )
@@ -85,7 +85,7 @@ def main() -> None:
                         sequence.id,
                         sequence.seed,
                         sequence.prompt,
-                        capturer.finish(sequence.id, sequence.rows),
+                        requests[sequence.id].finish(sequence.rows),
                     )
                 )
 
@@ -95,13 +95,13 @@ def main() -> None:
             for sequence in waiting:
                 rows = min(CHUNK, sequence.prompt - sequence.known, MAX_TOKENS - tokens)
                 if rows > 0:
-                    spans[count] = handles[sequence.id], sequence.known, 0, tokens, rows, 0, 0
+                    spans[count] = requests[sequence.id], sequence.known, 0, tokens, rows, 0, 0
                     count += 1
                 elif sequence.known >= sequence.prompt and tokens + 1 + DRAFTS <= MAX_TOKENS:
                     rows = 1 + DRAFTS
-                    spans[count] = handles[sequence.id], sequence.known, 0, tokens, 1, 0, 0
+                    spans[count] = requests[sequence.id], sequence.known, 0, tokens, 1, 0, 0
                     spans[count + 1] = (
-                        handles[sequence.id],
+                        requests[sequence.id],
                         sequence.known + 1,
                         0,
                         tokens + 1,

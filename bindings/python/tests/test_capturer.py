@@ -578,7 +578,7 @@ def test_wrong_spans_are_refused(capturer: routecap.Capturer) -> None:
         routecap.Status.ERR_UNKNOWN_REQUEST,
     ]
     with pytest.raises(KeyError):
-        capturer.step(99).poll()
+        capturer.issued(99).poll()
 
 
 @pytest.mark.parametrize(
@@ -606,12 +606,8 @@ def test_what_is_no_array_of_spans_is_told_what_a_span_looks_like(
 @pytest.mark.parametrize(
     ("columns", "kind", "match"),
     [
-        (
-            {"request": "a"},
-            TypeError,
-            r"request: 'a' is not a Request or its handle.*Capturer\.handles\(\['a'\]\)",
-        ),
-        ({"request": [1, "a"]}, TypeError, r"request: 'a' .*Capturer\.handles"),
+        ({"request": "a"}, TypeError, r"request: 'a' is not a Request or its handle"),
+        ({"request": [1, "a"]}, TypeError, r"request: 'a' is not a Request or its handle"),
         ({"request": None}, TypeError, r"request: None is not a Request or its handle"),
         ({"request": [1.0, 2.0]}, TypeError, r"request: 1\.0 is not"),
         ({"request": np.array([1.0, 2.0])}, TypeError, r"request: an array of float64 is not"),
@@ -648,7 +644,7 @@ def test_a_column_of_spans_is_any_sequence_of_integers(capturer: routecap.Captur
         (request,),
         [np.uint64(request.handle)],
         np.array([request]),
-        memoryview(capturer.handles([request])),
+        memoryview(np.array([request.handle], np.uint64)),
     ]
     for column in columns:
         assert routecap.spans(request=column)["request"].tolist() == [request.handle]
@@ -684,21 +680,20 @@ def test_items_of_a_batch_that_are_none_are_told_what_items_look_like(
                 routecap.DtypeError, match=rf"items is .*np\.zeros\(n, routecap\.{dtype}\)"
             ):
                 call(given)
-    for given in (5, capturer.open(), "a"):
-        with pytest.raises(TypeError, match="one request, where a sequence"):
+    wrong: list[Any] = [5, capturer.open(), [capturer.open()], np.zeros(2, np.int32)]
+    for given in (*wrong, np.zeros((2, 2), np.uint64)):
+        with pytest.raises(TypeError, match="handles is .*, as Capturer.open_batch gives"):
             capturer.close_batch(given)
-    with pytest.raises(TypeError, match="requests is an array of int32"):
-        capturer.close_batch(np.zeros(2, np.int32))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("request_", [None, 1.5, b"a", []])
-def test_what_is_no_request_and_no_step_is_told_what_they_are(
-    capturer: routecap.Capturer, request_: Any
+@pytest.mark.parametrize("given", [None, 1, 1.5, b"a", []])
+def test_what_is_no_step_is_told_where_steps_come_from(
+    capturer: routecap.Capturer, given: Any
 ) -> None:
-    with pytest.raises(TypeError, match="a request is a Request, its handle or the string id"):
-        capturer.extract(request_)
-    with pytest.raises(TypeError, match="a step is a Step or its ticket"):
-        capturer.accept(capturer.open(), request_, 1)
+    with pytest.raises(TypeError, match=r"is not a step: .* Capturer.issued\(ticket\)"):
+        capturer.open().accept(given, 1)
+    with pytest.raises(TypeError, match=r"is not a step: .* Capturer.issued\(ticket\)"):
+        capturer.arrive(given, None)
 
 
 def test_statuses_are_one_for_each_span_also_of_spans_in_two_dimensions(
@@ -747,11 +742,11 @@ def test_a_lost_step_says_so(make: Any) -> None:
         step = lose(capturer, capturer.open())
     assert repr(step) == "<routecap.Step 2, LOST>"
     assert (
-        capturer.step(1).poll() == routecap.Status.PENDING and step.poll() == routecap.Status.LOST
+        capturer.issued(1).poll() == routecap.Status.PENDING and step.poll() == routecap.Status.LOST
     )
-    assert not capturer.step(1).lost and capturer.step(2).lost
+    assert not capturer.issued(1).lost and capturer.issued(2).lost
     capturer.progress()
-    assert capturer.step(1).landed and capturer.stats().steps_lost == 1
+    assert capturer.issued(1).landed and capturer.stats().steps_lost == 1
     assert step.poll() == routecap.Status.LOST and "no slot was free" in raw.routecap_last_error()
     capturer.close()
     assert step.lost  # what its issue said is known
@@ -795,7 +790,7 @@ def test_a_program_that_makes_an_error_of_the_warning_goes_on_behind_the_lost_st
         warnings.simplefilter("error", routecap.LostStepWarning)
         with pytest.raises(routecap.LostStepWarning):
             lose(capturer, request)
-    assert capturer.step(2).lost
+    assert capturer.issued(2).lost
     capturer.progress()
     forward(capturer, expected_ids(1, 4))
     assert capturer.issue(routecap.spans(1, request=int(request), position=4, rows=4)).ticket == 3
@@ -813,70 +808,61 @@ def test_issue_makes_the_snapshot_if_told_to(capturer: routecap.Capturer) -> Non
 # ---- Requests
 
 
-def test_requests_are_known_by_their_string_ids(capturer: routecap.Capturer) -> None:
-    request = capturer.open("a")
-    assert (
-        request.id == "a"
-        and "a" in capturer
-        and capturer.request("a") == request == capturer.request(request.handle)
-    )
-    with pytest.raises(ValueError, match="open already"):
-        capturer.open("a")
-    ids = expected_ids(1, 8)
-    run(capturer, "a", ids)
-    assert capturer.coverage("a").rows == 8 and (capturer.extract("a").ids() == ids).all()
-    child = capturer.fork("a", 5, id="b")
-    assert child.length == 5 and "b" in capturer
-    capturer.truncate("a", 6)
-    assert request.length == 6
-    assert capturer.handles(["a", "b", request]).tolist() == [
-        request.handle,
-        child.handle,
-        request.handle,
-    ]
-    assert capturer.finish("a").wait(10) == routecap.Status.OK
-    capturer.close_request("b")
-    for name in ("a", "b", "never"):
-        assert name not in capturer
-        with pytest.raises(KeyError, match="no request") as raised:
-            capturer.finish(name)
+# A request was named by its object, its handle or a string, in every method of the capturer, and
+# each method stood there twice.
+def test_a_request_is_its_object_and_its_handle_in_arrays(capturer: routecap.Capturer) -> None:
+    request, ids = capturer.open(), expected_ids(1, 8)
+    assert capturer.request(request.handle) == request and int(request) == request.handle
+    assert capturer.request(np.uint64(request.handle)) == request != capturer.open()
+    run(capturer, request, ids)
+    assert request.coverage().rows == 8 and (request.extract().ids() == ids).all()
+    child = request.fork(5)
+    assert child.length == 5 and child.capturer is capturer
+    request.truncate(6)
+    assert (request.length, child.length) == (6, 5)
+    child.close()
+    assert request.finish().wait(10) == routecap.Status.OK
+    for ended in (request, child):
+        with pytest.raises(KeyError) as raised:
+            ended.finish()
         assert (
             isinstance(raised.value, routecap.Error)
             and raised.value.status == routecap.Status.ERR_UNKNOWN_REQUEST
         )
-    capturer.open("a")  # free again
-    handles = capturer.open_batch(["x", "y", "z"])
-    assert capturer.request("y").handle == handles[1]
+    handles = capturer.open_batch(3)
     items = np.zeros(2, routecap.finish_dtype)
     items["request"] = handles[:2]
     capturer.finish_batch(items)
-    assert "x" not in capturer and "z" in capturer
-    assert capturer.close_batch(["z"]) == routecap.Status.OK and "z" not in capturer
-    with pytest.raises(ValueError):
-        capturer.open_batch(["p", "p"])
+    assert capturer.close_batch(handles[2:]) == routecap.Status.OK
+    assert capturer.request(handles[2]) not in (None, capturer.request(handles[1]))
+    with pytest.raises(KeyError):
+        capturer.request(handles[2]).close()
+
+
+def test_what_is_done_with_one_request_is_a_method_of_it_alone() -> None:
+    of_one = {name for name in vars(routecap.Request) if not name.startswith("_")}
+    assert {"accept", "fork", "extract", "finish", "publish", "close"} <= of_one
+    both = of_one & set(dir(routecap.Capturer))
+    assert both == {"close"}  # each its own
 
 
 def test_a_request_is_closed_at_the_end_of_its_block_unless_it_was_finished(
     capturer: routecap.Capturer,
 ) -> None:
-    with capturer.open("a"):
+    with capturer.open():
         assert capturer.stats().requests_open == 1
-    assert capturer.stats().requests_open == 0 and "a" not in capturer
-    with capturer.open("a") as request:
+    assert capturer.stats().requests_open == 0
+    with capturer.open() as request:
         request.finish()
     with pytest.raises(KeyError):
         request.close()
 
 
-def test_another_capturer_s_requests_and_steps_are_unknown(make: Any) -> None:
+def test_another_capturer_s_steps_are_unknown(make: Any) -> None:
     one, two = make(), make()
-    request = one.open()
-    step = run(one, request, expected_ids(1, 4))
-    other = two.open()
+    step = run(one, one.open(), expected_ids(1, 4))
     with pytest.raises(KeyError, match="another capturer"):
-        two.finish(request)
-    with pytest.raises(KeyError, match="another capturer"):
-        two.accept(other, step, 1)
+        two.open().accept(step, 1)
 
 
 def test_drafts_are_settled_one_by_one_and_in_batches(capturer: routecap.Capturer) -> None:
@@ -1053,7 +1039,7 @@ def test_an_item_that_was_refused_is_named_when_it_is_asked_for(
 def test_a_batch_that_is_checked_names_every_item_that_was_refused(
     capturer: routecap.Capturer,
 ) -> None:
-    good, late = capturer.open("good"), capturer.open("late")
+    good, late = capturer.open(), capturer.open()
     run(capturer, good, expected_ids(1, 4))
     wrong = {1: routecap.Status.ERR_UNKNOWN_REQUEST, 3: routecap.Status.ERR_UNKNOWN_REQUEST}
 
@@ -1079,7 +1065,8 @@ def test_a_batch_that_is_checked_names_every_item_that_was_refused(
 
     settled = items(routecap.accept_dtype, step=1)
     with pytest.raises(
-        routecap.PartialError, match=r"4 of 4 items .* 2 \('late'\): ERR_UNKNOWN_STEP"
+        routecap.PartialError,
+        match=rf"4 of 4 items .* 2 \(request {int(late):#x}\): ERR_UNKNOWN_STEP",
     ) as raised:
         capturer.accept_batch(settled, check=True)
     assert (
@@ -1088,11 +1075,12 @@ def test_a_batch_that_is_checked_names_every_item_that_was_refused(
     )
 
     ends = items(routecap.finish_dtype, rows=[4, 0, 1 << 41, 0])
-    with pytest.raises(routecap.PartialError, match=r"2 \('late'\): ERR_OUT_OF_RANGE") as raised:
+    with pytest.raises(
+        routecap.PartialError, match=rf"2 \(request {int(late):#x}\): ERR_OUT_OF_RANGE"
+    ) as raised:
         capturer.finish_batch(ends, check=True)
-    assert (
-        "good" not in capturer and "late" in capturer
-    )  # what was done is done, and its routing is not lost
+    # What was done is done, and its routing is not lost.
+    assert capturer.stats().requests_open == 1 and late.length == 0
     assert (
         raised.value.routings is not None
         and raised.value.routings[0].wait(10) == routecap.Status.OK
@@ -1103,9 +1091,12 @@ def test_a_batch_that_is_checked_names_every_item_that_was_refused(
     with pytest.raises(
         routecap.PartialError, match=r"2 of 3 items .* 0 \(request 0x3e7\).*, 2 \(request 0x3e8\)"
     ) as raised:
-        capturer.close_batch([0x3E7, late, 0x3E8], status, check=True)
-    assert "late" not in capturer and raised.value.statuses == {0: status[0], 2: status[2]}
-    assert capturer.close_batch([0x3E7]) == routecap.Status.PARTIAL
+        capturer.close_batch(np.array([0x3E7, late, 0x3E8], np.uint64), status, check=True)
+    assert capturer.stats().requests_open == 0 and raised.value.statuses == {
+        0: status[0],
+        2: status[2],
+    }
+    assert capturer.close_batch(np.array([0x3E7], np.uint64)) == routecap.Status.PARTIAL
 
 
 def test_a_batch_that_is_checked_and_complete_is_what_it_was(capturer: routecap.Capturer) -> None:
@@ -1169,7 +1160,7 @@ def test_spans_are_columns_of_one_array() -> None:
 
 def test_a_disabled_capturer_does_nothing() -> None:
     with routecap.Capturer(role="disabled") as capturer:
-        request = capturer.open("a")
+        request = capturer.open()
         assert int(request) == 0
         capturer.begin(5)
         capturer.snapshot()
@@ -1222,7 +1213,7 @@ def test_errors_are_read_on_the_thread_that_made_the_call(capturer: routecap.Cap
     def fail(number: int) -> None:
         for _ in range(300):
             try:
-                capturer.extract(number)
+                capturer.request(number).extract()
             except routecap.Error as error:
                 if f"{number:016x}" not in str(error):
                     wrong.append(str(error))

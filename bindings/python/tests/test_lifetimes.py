@@ -76,7 +76,7 @@ def test_arrays_outlive_routing_request_and_capturer() -> None:
 
 def test_a_closed_capturer_s_requests_and_steps_are_errors() -> None:
     with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS) as capturer:
-        request = capturer.open("a")
+        request = capturer.open()
         step = run(capturer, request, expected_ids(1, 4))
     uses = (
         step.poll,
@@ -107,24 +107,22 @@ def test_a_request_of_a_closed_capturer_is_closed_without_a_word(
             self.request = capturer.open()
 
         def __del__(self) -> None:
-            self.request.capturer.close_request(self.request)
+            self.request.close()
 
     with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS) as capturer:
         sequence = Sequence(capturer)
-        request, named = capturer.open(), capturer.open("a")
+        request, other = capturer.open(), capturer.open()
     del sequence
     gc.collect()
-    for each in (request, named):
+    for each in (request, other):
         each.close()
         each.close()
-    for each in (request, request.handle, "a"):
-        capturer.close_request(each)
-    statuses = np.full(2, 77, np.int32)
+    handles, statuses = np.array([request, other], np.uint64), np.full(2, 77, np.int32)
     assert (
-        capturer.close_batch([request, "a"], statuses, check=True) == routecap.Status.OK
+        capturer.close_batch(handles, statuses, check=True) == routecap.Status.OK
         and not statuses.any()
     )
-    assert capturer.close_batch(np.array([request.handle], np.uint64)) == routecap.Status.OK
+    assert capturer.close_batch(handles[:1]) == routecap.Status.OK
     assert capfd.readouterr().err == ""
 
 
@@ -141,10 +139,10 @@ def test_requests_may_be_closed_while_another_thread_closes_the_capturer() -> No
             begun.release()
             try:
                 for request in requests:
-                    assert (capturer.close_batch([request]) if batches else request.close()) in (
-                        None,
-                        routecap.Status.OK,
-                    )
+                    if batches:
+                        capturer.close_batch(np.array([request], np.uint64), check=True)
+                    else:
+                        request.close()
             except BaseException as failure:
                 failures.append(failure)
 
@@ -358,7 +356,7 @@ def test_thousands_of_requests_leave_nothing_behind(make: Any, cycles: int) -> N
 
     def cycle(count: int) -> None:
         for i in range(count):
-            request = capturer.open(f"request-{i}")
+            request = capturer.open()
             capturer.begin(16)
             capturer.record_layers(layered)
             capturer.snapshot()
@@ -385,7 +383,6 @@ def test_thousands_of_requests_leave_nothing_behind(make: Any, cycles: int) -> N
         time.sleep(0.005)
     assert capturer.stats().bytes_in_use == 0 and capturer.stats().requests_open == 0
     assert resident() - before < 4 << 20
-    assert not capturer._names and not capturer._ids
 
 
 def test_ten_thousand_capturers_leave_nothing_behind() -> None:
@@ -497,7 +494,7 @@ import threading
 import numpy as np, routecap
 from routecap_testing.helpers import *
 capturer = routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=ROWS)
-request = capturer.open("a")
+request = capturer.open()
 run(capturer, request, expected_ids(1, 4))
 forward(capturer, expected_ids(1, 4))
 step = capturer.issue(routecap.spans(1, request=int(request), rows=4, position=4))
@@ -517,7 +514,7 @@ print("done")
     "ending",
     [
         "",
-        "threading.Thread(target=lambda: capturer.step(1).wait(), daemon=True).start()",
+        "threading.Thread(target=lambda: capturer.issued(1).wait(), daemon=True).start()",
         "del capturer, request",
         "capturer.close()",
         "import sys; sys.modules.pop('routecap')",

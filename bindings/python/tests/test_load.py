@@ -27,7 +27,7 @@ def test_counts_are_those_of_the_routings_of_all_requests() -> None:
                 step(c, token, routecap.spans(request=request, position=position), tag=tag)
                 expected[1] += counted(token)
                 rows[1] += 1
-            routings.append(c.finish(request))
+            routings.append(request.finish())
             routings[-1].wait()
             load = c.load()
             assert (load.counts == expected).all()
@@ -51,8 +51,8 @@ def test_drafts_count_once_they_are_accepted() -> None:
             c, drafts, routecap.spans(request=request, rows=5, flags=routecap.SpanFlag.SPECULATIVE)
         )
         assert c.load().steps == 1 and not c.load().counts.any()
-        c.accept(request, made, 3)
-        c.finish(request).wait()
+        request.accept(made, 3)
+        request.finish().wait()
         assert (c.load().decode == counted(drafts[:3])).all()
 
 

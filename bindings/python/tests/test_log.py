@@ -38,7 +38,7 @@ def test_lines_become_records_at_their_levels(make, records):
     logging.getLogger("routecap").setLevel(logging.DEBUG)
     capturer = make()
     with pytest.raises(routecap.UnknownError):
-        capturer.step(7).poll()
+        capturer.issued(7).poll()
     capturer.close()
     routecap.log.stop()
     logging.getLogger("routecap").setLevel(logging.NOTSET)

@@ -40,8 +40,8 @@ def test_a_prefix_comes_from_the_request_that_computed_it(capturer):
     keys = store.keys(range(32), seed=b"model@1")
     _, ids = published(capturer, store, keys)
     assert store.leading(keys) == 2
-    request = capturer.open("next")
-    found = capturer.adopt("next", store, 0, keys)
+    request = capturer.open()
+    found = request.adopt(store, 0, keys)
     assert found == routecap.Adoption(32, 2, 0, 0, 0)
     np.testing.assert_array_equal(finished(request, 32), ids)
     stats = store.stats()
@@ -159,5 +159,5 @@ def test_rows_outlive_their_store(capturer):
 def test_another_shape_is_refused(capturer):
     store = routecap.Store(block_rows=8, key_bytes=8, layers=LAYERS + 1, k=K, experts=EXPERTS)
     with pytest.raises(routecap.Error) as refused:
-        capturer.adopt(capturer.open(), store, 0, [1])
+        capturer.open().adopt(store, 0, [1])
     assert refused.value.status == routecap.Status.ERR_SHAPE_MISMATCH

@@ -209,6 +209,10 @@ class Replayer:
     def handle(self, value: Any) -> int:
         return int(self.request(value))
 
+    def request_of(self, call: Any) -> Any:
+        """Of a call on one request."""
+        return self.capturer(call).request(self.handle(call["request"]))
+
     # ---- Library
 
     def version(self, call: Any, out: Any) -> Any:
@@ -719,7 +723,7 @@ class Replayer:
             positions = self.positions.pop((call["capturer"], step))()
             positions[:] = array(call["positions"], positions.dtype)
         if "rows" not in call:
-            capturer.arrive(step, None)
+            capturer.arrive(capturer.issued(step), None)
             return 0, {}
         sink = {name: number(value) for name, value in call["rows"].items() if name != "ids"}
         start, rows, k = sink.pop("ids_start", 0), sink["rows"], sink["k"]
@@ -733,14 +737,14 @@ class Replayer:
         reach = (shape[0] - 1) * layer_stride + max(rows - 1, 0) * row_stride + k
         assert rows == 0 or reach <= len(ids)
         strides = (layer_stride * size, row_stride * size, size)
-        capturer.arrive(step, as_strided(ids, shape, strides))
+        capturer.arrive(capturer.issued(step), as_strided(ids, shape, strides))
         return 0, {}
 
     def step_poll(self, call: Any, out: Any) -> Any:
-        return self.capturer(call).step(number(call["step"])).poll(), {}
+        return self.capturer(call).issued(number(call["step"])).poll(), {}
 
     def step_finalize(self, call: Any, out: Any) -> Any:
-        step = self.capturer(call).step(number(call["step"]))
+        step = self.capturer(call).issued(number(call["step"]))
         timeout = self.seconds(call["timeout_ns"])
         status = step.wait(timeout)
         return status, (
@@ -764,7 +768,8 @@ class Replayer:
 
     def request_accept(self, call: Any, out: Any) -> Any:
         keep = array(call["rows"], np.uint32) if "rows" in call else number(call["count"])
-        self.capturer(call).accept(self.request(call["request"]), number(call["step"]), keep)
+        step = self.capturer(call).issued(number(call["step"]))
+        self.request_of(call).accept(step, keep)
         return 0, {}
 
     def request_accept_batch(self, call: Any, out: Any) -> Any:
@@ -792,18 +797,14 @@ class Replayer:
         return status, {"status": [name_of(each) for each in items["status"]]}
 
     def request_truncate(self, call: Any, out: Any) -> Any:
-        self.capturer(call).truncate(self.request(call["request"]), number(call["rows"]))
+        self.request_of(call).truncate(number(call["rows"]))
         return 0, {}
 
     def request_fork(self, call: Any, out: Any) -> Any:
-        return 0, {
-            "child": self.capturer(call).fork(self.request(call["request"]), number(call["rows"]))
-        }
+        return 0, {"child": self.request_of(call).fork(number(call["rows"]))}
 
     def request_attach(self, call: Any, out: Any) -> Any:
-        self.capturer(call).attach(
-            self.request(call["request"]), self.names[call["routing"]], number(call["rows"])
-        )
+        self.request_of(call).attach(self.names[call["routing"]], number(call["rows"]))
         return 0, {}
 
     @staticmethod
@@ -812,10 +813,9 @@ class Replayer:
         return status, {"coverage": coverage._asdict(), "missing": records(missing[:capacity])}
 
     def request_coverage(self, call: Any, out: Any) -> Any:
-        arguments = self.request(call["request"]), number(call["first"]), number(call["rows"])
-        capturer = self.capturer(call)
+        request, rows = self.request_of(call), (number(call["first"]), number(call["rows"]))
         return self.covered(
-            capturer.coverage(*arguments), capturer.missing(*arguments), call.get("capacity", 0)
+            request.coverage(*rows), request.missing(*rows), call.get("capacity", 0)
         )
 
     @staticmethod
@@ -826,7 +826,7 @@ class Replayer:
         }
 
     def request_extract(self, call: Any, out: Any) -> Any:
-        capturer, request = self.capturer(call), self.request(call["request"])
+        capturer, request = self.capturer(call), self.request_of(call)
         if call.get("flags", 0) > 3:
             return (
                 raw.routecap_request_extract(
@@ -839,8 +839,7 @@ class Replayer:
                 )[0],
                 {},
             )
-        routing = capturer.extract(
-            request,
+        routing = request.extract(
             number(call["first"]),
             number(call["rows"]),
             mode=call["mode"],
@@ -871,17 +870,13 @@ class Replayer:
         return self.batch(call, routecap.extract_dtype, self.capturer(call).extract_batch)
 
     def request_finish(self, call: Any, out: Any) -> Any:
-        return 0, {
-            "routing": (
-                self.capturer(call).finish(self.request(call["request"]), number(call["rows"]))
-            )
-        }
+        return 0, {"routing": self.request_of(call).finish(number(call["rows"]))}
 
     def request_finish_batch(self, call: Any, out: Any) -> Any:
         return self.batch(call, routecap.finish_dtype, self.capturer(call).finish_batch)
 
     def request_close(self, call: Any, out: Any) -> Any:
-        self.capturer(call).close_request(self.request(call["request"]))
+        self.request_of(call).close()
         return 0, {}
 
     def request_close_batch(self, call: Any, out: Any) -> Any:
@@ -962,12 +957,12 @@ class Replayer:
         return status, {**self.buffers, "needed": needed}
 
     def request_extract_into(self, call: Any, out: Any) -> Any:
-        capturer, request = self.capturer(call), self.request(call["request"])
+        capturer, request = self.capturer(call), self.request_of(call)
         first, rows = number(call["first"]), number(call["rows"])
         count = rows
         if rows in (routecap.ALL, routecap.LANDED):
             try:
-                coverage = capturer.coverage(request, first, rows)
+                coverage = request.coverage(first, rows)
                 count = coverage.rows
             except routecap.Error:
                 count = 0
@@ -976,9 +971,7 @@ class Replayer:
             capturer.k,
             capturer.layers,
             count,
-            lambda target, **options: capturer.extract_into(
-                request, target, first, rows, **options
-            ),
+            lambda target, **options: request.extract_into(target, first, rows, **options),
             lambda options, dst, mask: raw.routecap_request_extract_into(
                 capturer._handle, int(request), first, rows, options, dst, mask
             ),
@@ -1357,17 +1350,15 @@ class Replayer:
 
     def request_publish(self, call: Any, out: Any) -> Any:
         store = self.names[call["store"]]
-        request, first, keys = self.prefix(call, store)
-        self.capturer(call).publish(
-            request, store, first, keys, generation=number(call["generation"])
-        )
+        _, first, keys = self.prefix(call, store)
+        self.request_of(call).publish(store, first, keys, generation=number(call["generation"]))
         return 0, {}
 
     def request_adopt(self, call: Any, out: Any) -> Any:
         store = self.names[call["store"]]
-        request, first, keys = self.prefix(call, store)
-        found = self.capturer(call).adopt(
-            request, store, first, keys, generation=number(call["generation"])
+        _, first, keys = self.prefix(call, store)
+        found = self.request_of(call).adopt(
+            store, first, keys, generation=number(call["generation"])
         )
         return 0, {"adoption": found._asdict()}
 

@@ -116,7 +116,7 @@ def test_rows_in_flight_are_sent_once_they_have_landed(outbox):
         capturer.record(0, np.array([[3, 5]], np.int32))
         capturer.snapshot()
         capturer.issue(routecap.spans(request=[request], position=[0], rows=[1]))
-        pending = capturer.finish(request)
+        pending = request.finish()
         assert not pending.ready
         rows, _ = fetch(outbox.put(pending, Asked("int32", 0, 1, 1)))
         assert rows.ids().tolist() == [[[3, 5]]]

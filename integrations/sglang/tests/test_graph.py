@@ -197,7 +197,7 @@ class Engine:
         self.graphs[graph].replay() if graph else self.run(len(ids))
         request = self.capturer.open()
         self.capturer.issue(routecap.spans(1, request=int(request), position=0, rows=len(ids)))
-        return self.capturer.finish(request, len(ids))
+        return request.finish(len(ids))
 
 
 @pytest.mark.parametrize("backend", DEVICES)

@@ -56,7 +56,7 @@ def test_prefill_decode_and_abandoned_passes_in_flight(
             assert tap.before
             hooks.append(tap.module.register_forward_pre_hook(hook, with_kwargs=True))
 
-        requests = [capture.open(f"request-{i}") for i in range(REQUESTS)]
+        requests = [capture.open() for _ in range(REQUESTS)]
         tokens = torch.randint(3, VOCABULARY, (REQUESTS, PROMPT))
         cache, position, right = DynamicCache(config=model.config), 0, []
         while position < PROMPT + STEPS:
@@ -80,7 +80,7 @@ def test_prefill_decode_and_abandoned_passes_in_flight(
             right.append(chosen.reshape(REQUESTS, rows, len(taps), K))
             position += rows
             tokens = output.logits[:, -1:].argmax(-1)
-        finished = [capture.finish(request.id, position) for request in requests]
+        finished = [request.finish(position) for request in requests]
         seen = np.concatenate(right, axis=1)
         for i, routing in enumerate(finished):
             routing.wait(60)

@@ -42,7 +42,7 @@ class Batch:
             names, dict.fromkeys(names, 1), self.positions, self.positions
         )
         if ticket := self.capturer._requests.last_ticket:
-            self.capturer.capturer.step(ticket).wait()
+            self.capturer.capturer.issued(ticket).wait()
 
     def expected(self, name, versions=0):
         return self.model.expected(self.tokens[name], versions)

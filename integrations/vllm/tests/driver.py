@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import routecap
 import torch
 from engine import Hidden, Model
 
@@ -33,13 +34,13 @@ class Driver:
         self.request = SimpleNamespace(num_prompt_tokens=3, output_token_ids=[])
         self.request.sampling_params = sampling(**parameters)
         self.cuts = []
-        truncate = self.capturer.capturer.truncate
+        truncate = routecap.Request.truncate
 
         def counted(request, rows):
             self.cuts.append(rows)
             truncate(request, rows)
 
-        monkeypatch.setattr(self.capturer.capturer, "truncate", counted)
+        monkeypatch.setattr(routecap.Request, "truncate", counted)
 
     def issue(self, first, tokens, silent=(), name="a"):
         for index, layer in enumerate(filter(None, self.model.moe)):

@@ -32,7 +32,7 @@ def steps(start):
         def step():
             at, position[0] = position[0], position[0] + 1
             runner.step([(f"r{i}", at, 1) for i in range(count)])
-            made.capturer.step(made._requests.last_ticket).wait()
+            made.capturer.issued(made._requests.last_ticket).wait()
 
         return step
 

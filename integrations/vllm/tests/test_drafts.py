@@ -54,7 +54,7 @@ def test_a_request_can_be_read_when_the_last_step_was_lost(start, monkeypatch):
         for position in range(3):
             driver.issue(position, [50], name="b")
     ticket = driver.capturer._requests.last_ticket
-    assert driver.capturer.capturer.step(ticket).poll() is routecap.Status.LOST
+    assert driver.capturer.capturer.issued(ticket).poll() is routecap.Status.LOST
     np.testing.assert_array_equal(driver.rows(), driver.expected(PROMPT))
 
 

@@ -71,7 +71,7 @@ def test_counts_are_the_same_in_whatever_order_and_objects_they_come(start):
                 assert again(names, wrong, batch.positions, tag) is None
         batch.model(torch.tensor([40, 41, 42]), batch.positions[:3].clone())
         tickets.append(again(names, counts, batch.positions, tag))
-        batch.capturer.capturer.step(tickets[-1]).wait()
+        batch.capturer.capturer.issued(tickets[-1]).wait()
     assert tickets == list(range(tickets[0], tickets[0] + len(alike)))
 
 

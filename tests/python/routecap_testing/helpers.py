@@ -27,7 +27,7 @@ def forward(capturer: routecap.Capturer, ids: Any) -> None:
 
 def run(
     capturer: routecap.Capturer,
-    request: routecap.RequestLike,
+    request: routecap.Request,
     ids: Any,
     *,
     position: int = 0,
@@ -36,7 +36,7 @@ def run(
     """A step of one request that has landed."""
     forward(capturer, ids)
     step = capturer.issue(
-        routecap.spans(1, request=capturer.handles([request]), position=position, rows=len(ids)),
+        routecap.spans(1, request=request, position=position, rows=len(ids)),
         **options,
     )
     step.wait(10)

@@ -89,7 +89,6 @@ from ._errors import (
     UnknownError,
 )
 from ._files import load, save
-from ._handles import RequestLike
 from ._library import version
 from ._load import Load
 from ._message import WireHint, WireOptions, WireReport, wire_format
@@ -249,7 +248,6 @@ __all__ = [
     "Reader",
     "ReceivedFlag",
     "Request",
-    "RequestLike",
     "Role",
     "Router",
     "RouterFlag",

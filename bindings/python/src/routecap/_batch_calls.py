@@ -1,7 +1,8 @@
-"""The part of a capturer that has calls for many requests at once."""
+"""The part of a capturer that opens requests, and has the calls for many of them at once."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,45 +11,46 @@ from . import _structs as structs
 from ._constants import Policy, Status
 from ._docs import documented
 from ._errors import Error, error, member
-from ._handles import Handles, RequestLike
 from ._library import raw
+from ._opened import Opened
+from ._requests import Request
 from ._routings import Routings, check_items
 from ._store import Keys, Store, checked_keys
 from ._tensors import describe, integers
 from .names import PolicyName
 
 
-class BatchCalls(Handles):
-    """Capturer: requests, many in one call."""
+class BatchCalls(Opened):
+    """Capturer: requests, opened and many in one call.
 
-    @staticmethod
-    def _open_options(policy: Policy | PolicyName) -> bytes | None:
-        return (
+    One request is a Request. Many are an array of their handles, which spans and items of batches
+    have too.
+    """
+
+    def _open(self, handles: NDArray[np.uint64], policy: Policy | PolicyName) -> None:
+        options = (
             None if policy is Policy.KEEP else structs.open_options(policy=member(Policy, policy))
         )
+        raw.routecap_request_open(self._handle, options, handles)
 
+    @documented("routecap_request_open")
+    def open(self, *, policy: Policy | PolicyName = Policy.KEEP) -> Request:
+        """Open a request."""
+        handles = np.zeros(1, np.uint64)
+        self._open(handles, policy)
+        return Request(self, int(handles[0]))
+
+    def request(self, handle: SupportsIndex) -> Request:
+        """The Request of a handle, such as one of open_batch."""
+        return Request(self, index(handle))
+
+    @documented("routecap_request_open")
     def open_batch(
-        self, requests: int | Sequence[str], *, policy: Policy | PolicyName = Policy.KEEP
+        self, count: int, *, policy: Policy | PolicyName = Policy.KEEP
     ) -> NDArray[np.uint64]:
-        """Open many requests in one call: a number of them, or one for each string id.
-
-        Returns their handles.
-        """
-        ids = None if isinstance(requests, int) else requests
-        if ids is not None:
-            if len(set(ids)) != len(ids):
-                twice = next(id for id in ids if list(ids).count(id) > 1)
-                raise error(
-                    Status.ERR_ARGUMENT,
-                    f"{twice!r} is given twice: give each request an id of its own",
-                )
-            for id in ids:
-                self._expect_free(id)
-        handles = np.zeros(requests if isinstance(requests, int) else len(requests), np.uint64)
-        raw.routecap_request_open(self._handle, self._open_options(policy), handles)
-        if ids is not None:
-            for handle, id in zip(handles.tolist(), ids):
-                self._keep_name(handle, id)
+        """Open many requests in one call. Returns their handles."""
+        handles = np.zeros(count, np.uint64)
+        self._open(handles, policy)
         return handles
 
     @documented("routecap_request_accept_batch")
@@ -86,19 +88,19 @@ class BatchCalls(Handles):
             )
         status: Status = raw.routecap_request_accept_batch(self._handle, items)
         if check:
-            check_items(items["request"], items["status"], self._ids)
+            check_items(items["request"], items["status"])
         return status
 
     @documented("routecap_request_publish_batch")
     def publish_batch(
         self,
         store: Store,
-        items: Sequence[tuple[RequestLike, int, Keys]],
+        items: Sequence[tuple[SupportsIndex, int, Keys]],
         *,
         generation: int | None = None,
         check: bool = False,
     ) -> NDArray[np.int32]:
-        """Publish rows of many requests in one call: (request, first, keys) for each. Returns the
+        """Publish rows of many requests in one call: (handle, first, keys) for each. Returns the
         status of each; with `check`, a refused item raises a PartialError.
         """
         if not items:
@@ -116,12 +118,12 @@ class BatchCalls(Handles):
     def adopt_batch(
         self,
         store: Store,
-        items: Sequence[tuple[RequestLike, int, Keys]],
+        items: Sequence[tuple[SupportsIndex, int, Keys]],
         *,
         generation: int | None = None,
         check: bool = False,
     ) -> NDArray[np.void]:
-        """Add rows of a store to many requests in one call: (request, first, keys) for each.
+        """Add rows of a store to many requests in one call: (handle, first, keys) for each.
         Returns an array of adopt_dtype, which says what was found for each; with `check`, a refused
         item raises a PartialError.
         """
@@ -136,7 +138,7 @@ class BatchCalls(Handles):
         call: Callable[..., Any],
         dtype: "np.dtype[np.void]",
         store: Store,
-        items: Sequence[tuple[RequestLike, int, Keys]],
+        items: Sequence[tuple[SupportsIndex, int, Keys]],
         generation: int | None,
         check: bool,
     ) -> NDArray[np.void]:
@@ -145,14 +147,14 @@ class BatchCalls(Handles):
         counts = np.array([count for _, count in checked], np.uint64)
         held = np.frombuffer(b"".join(data for data, _ in checked), np.uint8)
         array = np.zeros(len(items), dtype)
-        array["request"] = [self._resolve(request) for request in requests]
+        array["request"] = [index(request) for request in requests]
         array["first"], array["count"] = firsts, counts
         before = counts.cumsum() - counts
         array["keys"] = held.ctypes.data + before * np.uint64(store.key_bytes)
         call(self._handle, store._handle, array, store._generation(generation))
         array["keys"] = 0  # they are not held from here on
         if check:
-            check_items(array["request"], array["status"], self._ids)
+            check_items(array["request"], array["status"])
         return array
 
     @documented("routecap_request_extract_batch")
@@ -166,7 +168,7 @@ class BatchCalls(Handles):
         self._expect_items(items, "extract_dtype")
         routings = Routings(raw.routecap_request_extract_batch(self._handle, items), items)
         if check:
-            check_items(items["request"], routings.statuses, self._ids, routings)
+            check_items(items["request"], routings.statuses, routings)
         return routings
 
     @staticmethod
@@ -188,16 +190,14 @@ class BatchCalls(Handles):
         """
         self._expect_items(items, "finish_dtype")
         routings = Routings(raw.routecap_request_finish_batch(self._handle, items), items)
-        if self._ids:
-            self._forget_all(items["request"], routings.statuses)
         if check:
-            check_items(items["request"], routings.statuses, self._ids, routings)
+            check_items(items["request"], routings.statuses, routings)
         return routings
 
     @documented("routecap_request_close_batch")
     def close_batch(
         self,
-        requests: NDArray[np.uint64] | Sequence[RequestLike],
+        handles: NDArray[np.uint64],
         status: NDArray[np.int32] | None = None,
         *,
         check: bool = False,
@@ -210,12 +210,11 @@ class BatchCalls(Handles):
         """
         if self.closed:
             return self._closed_all(status)
-        handles = requests if isinstance(requests, np.ndarray) else self.handles(requests)
-        if handles.dtype != np.uint64 or handles.ndim != 1:
+        if getattr(handles, "dtype", None) != np.uint64 or handles.ndim != 1:
             raise error(
                 Status.ERR_DTYPE,
-                f"requests is {structs.what_it_is(handles)} of shape {handles.shape}, where a list "
-                "of requests is expected, or an array of handles as Capturer.open_batch gives",
+                f"handles is {structs.what_it_is(handles)}, where one dimension of uint64 is"
+                " expected, as Capturer.open_batch gives: of Requests, close each",
             )
         if status is None:
             status = np.empty(len(handles), np.int32)
@@ -223,7 +222,7 @@ class BatchCalls(Handles):
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
                 "status must be an int32 array with an element for each request:"
-                " np.zeros(len(requests), np.int32)",
+                " np.zeros(len(handles), np.int32)",
             )
         try:
             outcome: Status = raw.routecap_request_close_batch(
@@ -233,10 +232,8 @@ class BatchCalls(Handles):
             if not self.closed:  # by another thread since then
                 raise
             return self._closed_all(status)
-        if self._ids:
-            self._forget_all(handles, status)
         if check:
-            check_items(handles, status, self._ids)
+            check_items(handles, status)
         return outcome
 
     @staticmethod
@@ -244,8 +241,3 @@ class BatchCalls(Handles):
         if status is not None:
             status[:] = Status.OK
         return Status.OK
-
-    def _forget_all(self, handles: NDArray[np.uint64], statuses: NDArray[np.int32]) -> None:
-        for handle, status in zip(handles.tolist(), statuses.tolist()):
-            if status == Status.OK:
-                self._forget(handle)

@@ -5,30 +5,31 @@ from numpy.typing import NDArray
 
 from . import _structs as structs
 from ._constants import LOAD_PHASES
+from ._batch_calls import BatchCalls
 from ._counts import Stats
 from ._docs import documented
 from ._forward_path import ForwardPath
 from ._library import raw
 from ._load import Load
-from ._requests import RequestCalls
 
 
-class Capturer(ForwardPath, RequestCalls):
+class Capturer(ForwardPath, BatchCalls):
     """Captures the routing of a running engine: one per rank and device.
 
     Settings are named in routecap.Settings:
 
         with routecap.Capturer(layers=58, k=8, experts=256, rows=8192, backend="cuda", device=0) as capturer:
-            request = capturer.open("request-17")
+            request = capturer.open()                           # for each sequence
             capturer.begin(tokens)                              # every forward pass; these three may be part of a CUDA graph
             for layer in range(58): capturer.record(layer, topk_ids[layer])
             capturer.snapshot()
             step = capturer.issue(spans)                        # which row was whose
-            routing = capturer.finish("request-17", tokens - 1) # the last token was never input
+            routing = request.finish(tokens - 1)                #  the last token was never input
             routing.wait(1.0)
             routing.ids()                                       # NumPy [rows, layers, k]
 
-    Arguments called `request` take a Request, its handle or its string id. Tensors are NumPy arrays
+    What is done with one request is a method of it; what is here is done with steps, and with many
+    requests in one call, which are then named by their handles. Tensors are NumPy arrays
     and other buffers, torch's, and all with DLPack or __cuda_array_interface__, on the capturer's
     device. `stream` is a number or an object of torch, cupy or CUDA Python; None is the setting
     `stream`, or else the current stream of the framework whose tensor is given, or else of torch or

@@ -14,7 +14,7 @@ from ._errors import LostStepWarning, error, member
 from ._library import raw
 from ._opened import Opened
 from ._router import FLOATS, Router
-from ._steps import LayerSources, PreparedIssue, Step
+from ._steps import LayerSources, PreparedIssue, Step, ticket_of
 from ._tensors import (
     DeviceArray,
     Tensor,
@@ -229,7 +229,7 @@ class ForwardPath(Opened):
         handle = raw.issue_prepared(self._handle, names, np.array(rows, np.uint32), spans, options)
         return PreparedIssue(handle, address)
 
-    def step(self, ticket: int) -> Step:
+    def issued(self, ticket: int) -> Step:
         """The step of a ticket."""
         return Step(self, ticket)
 
@@ -658,7 +658,7 @@ class ForwardPath(Opened):
         raw.keep(self._handle, found.holder)
 
     @documented("routecap_step_arrive")
-    def arrive(self, step: Step | int, ids: Any) -> None:
+    def arrive(self, step: Step, ids: Any) -> None:
         """Hand over the rows of a step that was issued with Snapshot.LATER. Any thread may call it.
 
         ids: a tensor [layers, rows, k] of int16, int32 or int64 in host memory, in which only the
@@ -672,8 +672,7 @@ class ForwardPath(Opened):
                     Status.ERR_SHAPE_MISMATCH,
                     f"ids have shape {found.shape}: give those of all {self.layers} layers",
                 )
-        ticket = step.ticket if isinstance(step, Step) else step
-        raw.routecap_step_arrive(self._handle, ticket, sink)
+        raw.routecap_step_arrive(self._handle, ticket_of(step, self), sink)
 
     @documented("routecap_sink_layer")
     def sink(self, layer: int) -> Any:

@@ -25,8 +25,6 @@ class Opened:
         self._place = HOST if self._host else config.device
         self._disabled = config.role == Role.DISABLED
         self._stream_setting = settings.get("stream")
-        self._names: dict[str, int] = {}
-        self._ids: dict[int, str] = {}
         self._warned_of_loss = False
         self._in_flight: dict[int, Any] = {}  # memory of steps whose rows arrive later
         self._handle = raw.routecap_capturer_create(config.memory)[1]

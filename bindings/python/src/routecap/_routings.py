@@ -1,6 +1,6 @@
 """Batches of routings, and which of their items were refused."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -73,9 +73,7 @@ class Routings(Sequence[Routing]):
 
     def __repr__(self) -> str:
         refused = (
-            f": {refusals(self._requests, self.statuses, {})}"
-            if self.status == Status.PARTIAL
-            else ""
+            f": {refusals(self._requests, self.statuses)}" if self.status == Status.PARTIAL else ""
         )
         return f"<routecap.Routings of {len(self)}, {self.status}{refused}>"
 
@@ -106,16 +104,12 @@ class PartialError(Error):
 _NAMED = 16  # refused items of a batch, in a text
 
 
-def refusals(
-    requests: NDArray[np.uint64], statuses: NDArray[np.int32], ids: Mapping[int, str]
-) -> str:
+def refusals(requests: NDArray[np.uint64], statuses: NDArray[np.int32]) -> str:
     """Which items of a batch were refused, and how each was."""
     refused = np.flatnonzero(statuses < 0).tolist()
     texts = []
     for item in refused[:_NAMED]:
-        handle = int(requests[item])
-        name = repr(ids[handle]) if handle in ids else f"request {handle:#x}"
-        texts.append(f"{item} ({name}): {Status(statuses[item])}")
+        texts.append(f"{item} (request {int(requests[item]):#x}): {Status(statuses[item])}")
     if len(refused) > _NAMED:
         texts.append(f"and {len(refused) - _NAMED} more")
     return f"{len(refused)} of {len(statuses)} items were refused: {', '.join(texts)}"
@@ -124,13 +118,12 @@ def refusals(
 def check_items(
     requests: NDArray[np.uint64],
     statuses: NDArray[np.int32],
-    ids: Mapping[int, str],
     routings: Routings | None = None,
 ) -> None:
     """Raise PartialError if an item of a batch was refused."""
     if not (statuses < 0).any():
         return
-    partial = PartialError(Status.PARTIAL, refusals(requests, statuses, ids))
+    partial = PartialError(Status.PARTIAL, refusals(requests, statuses))
     partial.statuses = {
         item: Status(statuses[item]) for item in np.flatnonzero(statuses < 0).tolist()
     }

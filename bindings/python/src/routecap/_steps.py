@@ -106,3 +106,17 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<routecap.Step {self.ticket}, {self.status.name}>"
+
+
+def ticket_of(step: Step, capturer: Opened) -> int:
+    """The ticket of a step of this capturer."""
+    if not isinstance(step, Step):
+        raise TypeError(
+            f"{step!r} is not a step: give what issue() returned, or Capturer.issued(ticket)"
+        )
+    if step.capturer is not capturer:
+        raise error(
+            Status.ERR_UNKNOWN_STEP,
+            f"{step!r} belongs to another capturer: give it to that one",
+        )
+    return step.ticket

@@ -106,9 +106,9 @@ class Store:
     cache:
 
         store = routecap.Store(capturer, block_rows=16)             # in the shape of the capturer
-        found = capturer.adopt("request-18", store, 0, hashes)      # what the engine's cache has
+        found = request.adopt(store, 0, hashes)                     # what the engine's cache has
         ...                                                         # forward passes of the rest
-        capturer.publish("request-18", store, 0, hashes)            # blocks that have filled
+        request.publish(store, 0, hashes)                           # blocks that have filled
 
     Any threads, and any number of capturers of its shape, may use a store. Requests keep the rows
     that they adopted, even after the store is closed.

@@ -45,8 +45,8 @@ class SpanColumns(TypedDict, total=False):
     """Columns of spans: each is an integer, for all spans, or a sequence with one for each."""
 
     request: Integers
-    """Requests, or handles (Capturer.open_batch, Capturer.handles); 0, which is nobody's, unless
-    given.
+    """Handles, as Capturer.open_batch gives them: a Request counts as its own. 0, which is nobody's,
+    unless given.
     """
     position: Integers
     """Position of the first row; default 0."""
@@ -149,8 +149,6 @@ def _number(name: str, value: Any) -> int:
 
 def _no_number(name: str, what: str, value: Any) -> Error:
     wanted = "a Request or its handle" if name == "request" else "an integer"
-    if name == "request" and isinstance(value, str):
-        wanted += f", which Capturer.handles([{value!r}]) gives"
     return error(Status.ERR_DTYPE, f"{name}: {what} is not {wanted}. Spans are made by {_SPANS}")
 
 

@@ -44,12 +44,12 @@ class Capturer(_Capturer):
     steps are in flight, and takes effect after the steps that were issued before it.
 
         with routecap.torch.Capturer(layers=48, k=8, experts=128, rows=8192, device="xpu") as capturer:
-            request = capturer.open("request-17")
+            request = capturer.open()
             for position, token in enumerate(tokens):
                 capturer.begin(1)
                 run_the_model(token)  # calls capturer.record(layer, topk_ids) behind each router
                 capturer.issue(routecap.spans(request=request, position=position, rows=1))
-            routing = capturer.finish("request-17", len(tokens))
+            routing = request.finish(len(tokens))
             routing.wait()
 
     Attributes:

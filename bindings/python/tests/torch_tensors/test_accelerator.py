@@ -66,7 +66,7 @@ def spans(request: routecap.Request, position: int, rows: int, **more: Any) -> N
 
 
 def taken(capture: Capturer, request: routecap.Request, rows: int) -> routecap.Routing:
-    routing = capture.finish(request, rows)
+    routing = request.finish(rows)
     routing.wait(10)
     return routing
 
@@ -86,7 +86,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
 def test_chunks_decode_rows_and_padding_of_one_pass(capture: Capturer, dtype: torch.dtype) -> None:
-    first, second = capture.open("first"), capture.open("second")
+    first, second = capture.open(), capture.open()
     for position, rows in ((0, 20), (20, 1), (21, 1)):
         ids = np.full((rows + 7, LAYERS, K), 9)  # 5 rows of padding at the end
         ids[:rows] = chosen(1, position, rows)
@@ -221,17 +221,17 @@ def test_calls_on_requests_come_after_the_steps_before_them() -> None:
         capture.issue(spans(request, 0, 6))
         write(capture, chosen(9, 6, 4))
         capture.issue(spans(request, 6, 4))
-        capture.truncate(request, 6)  # the four are computed again, and differ
+        request.truncate(6)  # the four are computed again, and differ
         write(capture, chosen(1, 6, 4))
         capture.issue(spans(request, 6, 4))
         write(capture, chosen(1, 10, 3))
         drafts = spans(request, 10, 3, flags=int(routecap.SpanFlag.SPECULATIVE))
         step = capture.issue(drafts)
-        capture.accept(request, step, 2)
-        copy = capture.fork(request, 5)
+        request.accept(step, 2)
+        copy = request.fork(5)
         write(capture, chosen(2, 0, 3))
         capture.issue(spans(other, 0, 3))
-        routing = capture.finish(request, 12)
+        routing = request.finish(12)
         other.close()
         assert not step.landed and capture.stats().rows_in_flight == 20
         capture.arrive_next(5)
@@ -306,7 +306,7 @@ def test_steps_that_never_arrive_are_lost_at_the_end() -> None:
     raw = routecap.Capturer(**SHAPE, external_sink=True)
     request = raw.open()
     raw.issue(spans(request, 0, 2), snapshot="later")
-    routing = raw.finish(request, 2)
+    routing = request.finish(2)
     raw.close()
     routing.wait(10)
     assert set(routing.missing["reason"].tolist()) == {routecap.Missing.LOST}
@@ -416,12 +416,12 @@ def test_random_engines(seed: int) -> None:
                 request = dice.choice(list(lengths))
                 lengths[request] = dice.randrange(lengths[request] + 1)
                 model[request][lengths[request] :] = -1
-                capture.truncate(request, lengths[request])
+                request.truncate(lengths[request])
             if dice.random() < 0.05 and len(lengths) > 2:
                 request = dice.choice(list(lengths))
-                futures[request] = capture.finish(request, lengths[request]), lengths.pop(request)
+                futures[request] = request.finish(lengths[request]), lengths.pop(request)
         for request, rows in lengths.items():
-            futures[request] = capture.finish(request, rows), rows
+            futures[request] = request.finish(rows), rows
         capture.arrive_next(len(capture.coming))
         seen = 0
         for request, (routing, rows) in futures.items():

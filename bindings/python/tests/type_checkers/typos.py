@@ -14,7 +14,7 @@ place: BackendName = "cuda"
 capturer = routecap.Capturer(layers=4, k=2, experts=8, rows=16, backend=place, role="mirror")
 other = routecap.Capturer(backend=routecap.Backend.HOST, sink_dtype=np.int32, id_space="physical")
 routecap.memory(layers=4, k=2, experts=8, rows=16, backend="host", sink_dtype="int64")
-request = capturer.open("a", policy="replace")
+request = capturer.open(policy="replace")
 capturer.open_batch(3, policy=routecap.Policy.KEEP)
 step = capturer.issue(routecap.spans(1), snapshot="make")
 capturer.record(0, np.zeros((4, 2), np.int32), dtype="id16_bf16")
@@ -45,14 +45,18 @@ routecap.Capturer(sink_dtype="int23")  # wrong
 routecap.Capturer(sink_dtype=np.float32)  # wrong
 routecap.Capturer(layer_provenance=["captured", "recomputd"])  # wrong
 routecap.memory(backend="Cuda")  # wrong
-capturer.open("a", policy="repalce")  # wrong
+capturer.open(policy="repalce")  # wrong
+capturer.open("a")  # wrong
+capturer.open_batch(["a", "b"])  # wrong
 capturer.open_batch(3, policy="replaced")  # wrong
 capturer.issue(routecap.spans(1), snapshot="made")  # wrong
 capturer.record(0, np.zeros((4, 2)), dtype="id16bf16")  # wrong
 capturer.record_layers({}, dtype="i23")  # wrong
-capturer.extract(request, mode="steal")  # wrong
+capturer.extract(request)  # wrong
+capturer.request("a")  # wrong
+request.accept(3, 1)  # wrong
 request.extract(mode="steal")  # wrong
-capturer.extract_into(request, np.zeros((3, 4, 2)), order="rows")  # wrong
+capturer.close_batch([request])  # wrong
 request.extract_into(np.zeros((3, 4, 2)), order="rows")  # wrong
 routing.copy_to(np.zeros((3, 4, 2)), order="row-major")  # wrong
 routing.ids(order="layers")  # wrong

@@ -28,18 +28,22 @@ class Rows:
         self.routing: routecap.Routing | None = None
         self.adopted = self.count = self.kept = 0
 
-    def give(self, request: int, rows: int) -> None:
+    @property
+    def request(self) -> routecap.Request:
+        return self._capturer.request(self.handle)
+
+    def give(self, request: routecap.Request, rows: int) -> None:
         """Add its first rows to another request, those in flight included once they land."""
         if self.routing is not None:
-            self._capturer.attach(request, self.routing, min(rows, self.count))
+            request.attach(self.routing, min(rows, self.count))
         else:
-            self._capturer.attach(request, self._capturer.fork(self.handle).finish(rows), rows)
+            request.attach(self.request.fork().finish(rows), rows)
 
     def finish(self, count: int | None = None) -> routecap.Routing:
         """So many rows, or those that others may want, those in flight included once they land."""
         if self.routing is None:
             count = self.kept if count is None else count
-            self.routing = self._capturer.finish(self.handle, count)
+            self.routing = self.request.finish(count)
             self.handle, self.count = 0, count
         return self.routing
 
@@ -145,7 +149,7 @@ class Lives:
         if life.end == 0:
             life.prompt = len(request.origin_input_ids) + len(request.output_ids)
         if first < life.end:  # what it computed from here on, it computes again
-            self._capturer.truncate(life.rows.handle, first)
+            life.rows.request.truncate(first)
         elif first > life.end and life.end < life.prompt:
             self._adopt(life, request, first)
         life.end = first + count
@@ -160,7 +164,7 @@ class Lives:
         owners = self._prefixes.find(session if session in self._prefixes else tree, tokens, rows)
         for owner, end in owners:
             if owner is not life.rows:
-                owner.give(life.rows.handle, end)
+                owner.give(life.rows.request, end)
 
 
 def tokens_of(tokens: Any) -> Tokens:

@@ -22,6 +22,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 import numpy as np
+import routecap
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
@@ -35,7 +36,7 @@ class Owner(Protocol):
 
     adopted: int
 
-    def give(self, request: int, rows: int) -> None:
+    def give(self, request: routecap.Request, rows: int) -> None:
         """Add its first rows, which may be in flight, to a request of routecap."""
 
 

@@ -484,12 +484,12 @@ class Capture(Followed):
                 raise ValueError(
                     f"{len(lengths)} lengths for {len(items)} sequences: give one for each"
                 )
-            items = [(request, rows) for (request, _), rows in zip(items, lengths)]
+            items = [(handle, rows) for (handle, _), rows in zip(items, lengths)]
         for batch in batches if self._prefixes is not None else ():
             if any(ledger.batch is batch and ledger.layer() for ledger in batch.ledgers):
                 self._copied(batch)
         self._end_batches(batches)
-        routings = [self.capturer.finish(request, rows) for request, rows in items]
+        routings = [self.capturer.request(handle).finish(rows) for handle, rows in items]
         for routing in routings:
             routing.wait()
         self._warn(bool(routings))

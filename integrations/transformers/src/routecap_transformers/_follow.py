@@ -346,8 +346,8 @@ def _batch_of(capture: Followed, state: Any, position: int) -> Batch:
             and position > 0
             and _begins_with(state, _tokens(parent.state)[:position])
         ):  # several answers to one prompt: it was forwarded once
-            request = capture.capturer.fork(int(parent.requests[0]), position)
-            batch = Batch(np.array([int(request)], np.uint64), name)
+            request = capture.capturer.request(parent.requests[0]).fork(position)
+            batch = Batch(np.array([request.handle], np.uint64), name)
             capture._batches.append(batch)
         else:
             batch = capture._new_batch(1, name)

@@ -228,8 +228,8 @@ class Followed(Owner):
             return
         if plan.positions is not None and batch in self._batches:
             # where a mask has hidden tokens, the next are in their place, and have no rows
-            for request, rows in zip(batch.requests.tolist(), batch.rows(plan.past)):
-                self.capturer.truncate(request, rows)
+            for handle, rows in zip(batch.requests.tolist(), batch.rows(plan.past)):
+                self.capturer.request(handle).truncate(rows)
         self._skipped[here] = module, self._with_cache(plan, inputs.cache, None)
 
     def _skipped_to(self, module: nn.Module, output: Any) -> None:
@@ -302,14 +302,14 @@ class Followed(Owner):
 
     def _reorder(self, batch: Batch, indices: list[int]) -> None:
         self._wait()  # for the lengths of requests whose positions the device has
-        kept = [int(self.capturer.fork(int(batch.requests[index]))) for index in indices]
+        kept = [self.capturer.request(batch.requests[index]).fork().handle for index in indices]
         self.capturer.close_batch(batch.requests)
         batch.select(indices, np.array(kept, np.uint64))
 
     def _cut(self, batch: Batch, columns: int) -> None:
         """The cache was cut: what is behind it is no longer a part of the sequences."""
-        for request, rows in zip(batch.requests.tolist(), batch.cut(columns)):
-            self.capturer.truncate(request, rows)
+        for handle, rows in zip(batch.requests.tolist(), batch.cut(columns)):
+            self.capturer.request(handle).truncate(rows)
 
     def _drop(self) -> None:
         """The last forward pass is nobody's. The next begin discards what it wrote."""
@@ -358,8 +358,8 @@ class Followed(Owner):
             if batch.lengths is not None:  # it was generated; what was cut since is a part of that
                 content = content._replace(columns=batch.line.columns)
             self._bring(batch, content)
-        for request, rows in zip(batch.requests.tolist(), batch.kept or ()):
-            self.capturer.truncate(request, rows)
+        for handle, rows in zip(batch.requests.tolist(), batch.kept or ()):
+            self.capturer.request(handle).truncate(rows)
         if batch.lengths is not None:
             return batch.lengths()
         return batch.rows(batch.reach)

@@ -42,11 +42,11 @@ class Prefixes:
         if line.published is not None and line.published.columns == line.columns:
             return
         counts, kept, keys = batch.rows(batch.reach), batch.kept, []
-        for i, request in enumerate(batch.requests.tolist()):
+        for i, handle in enumerate(batch.requests.tolist()):
             rows = counts[i] if kept is None else min(counts[i], kept[i])
             tokens = np.arange(rows, dtype=np.int32)
             keys.append(self.store.keys(tokens, seed=os.urandom(_KEY_BYTES)))
-            self._capturer.publish(request, self.store, 0, keys[-1], generation=generation)
+            self._capturer.request(handle).publish(self.store, 0, keys[-1], generation=generation)
         line.published = Published(keys, line.columns, batch.places)
 
     def adopt(self, content: Content, batch: Batch, generation: int) -> None:
@@ -58,9 +58,9 @@ class Prefixes:
         rows, columns = list(content.rows), min(content.columns, published.columns)
         self._begin(batch, content)
         counts = batch.rows(columns)
-        for request, row, count in zip(batch.requests.tolist(), rows, counts):
+        for handle, row, count in zip(batch.requests.tolist(), rows, counts):
             keys = published.keys[row][: count // self.store.block_rows]
-            self._capturer.adopt(request, self.store, 0, keys, generation=generation)
+            self._capturer.request(handle).adopt(self.store, 0, keys, generation=generation)
 
     def left(self, content: Content) -> Batch:
         """A batch that has no requests, for a cache that goes on uncaptured: of its columns those

@@ -488,7 +488,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         """Wait until the forward pass after the next one will find a slot."""
         oldest = self._requests.last_ticket + 2 - self._slots
         if oldest > 0:
-            self.capturer.step(oldest).wait()
+            self.capturer.issued(oldest).wait()
 
     def finalize_pending_copy(self) -> None:
         if self._again is None:  # otherwise the prepared issue does it

@@ -228,7 +228,7 @@ class RowsConnector:
         self.store: routecap.Store | None = None
         if owner:
             # A request with the rows of all others, step by step: a step is read by one call.
-            self._steps = int(self._capturer.open())
+            self._steps = self._capturer.open()
             self._issued_rows = 0
 
     # ---- A step
@@ -307,7 +307,7 @@ class RowsConnector:
         if new:
             handles[new] = self._capturer.open_batch(len(new), policy="replace")
             self._slots.handle[slots] = handles
-        all_handles = np.append(handles, np.uint64(self._steps))
+        all_handles = np.append(handles, np.uint64(self._steps.handle))
         self._batch = _Batch(list(names), slots, all_handles, self.capture.max_model_len)
         return self._batch, new
 
@@ -324,7 +324,7 @@ class RowsConnector:
         """The outputs of a step. Ends the requests that ended before it was taken."""
         pending.step.wait()
         starts, slots, known = pending.starts, pending.slots, self._slots
-        routing = self._capturer.extract(self._steps, pending.first, int(starts[-1]), mode="take")
+        routing = self._steps.extract(pending.first, int(starts[-1]), mode="take")
         rows = self._array(routing)
         sampled, rejected = np.asarray(pending.sampled), np.asarray(pending.rejected)
         if not sampled.shape == rejected.shape == slots.shape:
@@ -364,8 +364,8 @@ class RowsConnector:
 
     def _read(self, slot: int, first: int, end: int) -> NDArray[Any]:
         """Rows [first, end) of a request, including adopted ones, which may be in flight."""
-        copy = self._capturer.fork(int(self._slots.handle[slot]), int(end))
-        routing = self._capturer.finish(copy, int(end))
+        request = self._capturer.request(self._slots.handle[slot])
+        routing = request.fork(int(end)).finish(int(end))
         routing.wait()
         return self._array(routing.slice(first, end - first))
 
@@ -513,17 +513,17 @@ class RowsConnector:
         if not blocks:
             return
         assert self.store is not None  # the scheduler tells the hashes of what it takes
-        handle = self._handle(request)
+        begun = self._capturer.request(self._handle(request))
         if self._numbers is None:
             keys = self._of_hashes(request.hashes)[:blocks]
-            self._capturer.adopt(handle, self.store, 0, keys, generation=self._epoch)
+            begun.adopt(self.store, 0, keys, generation=self._epoch)
             self._keep([request], [keys])
             return
         found = [self._key(request, block, taken=True) for block in range(blocks)]
         for block, key in enumerate(found):
             if self._kept.get(key) != self._hash_of(request, block):
                 found[block] = _NOWHERE
-        self._capturer.adopt(handle, self.store, 0, np.array(found, np.uint64))
+        begun.adopt(self.store, 0, np.array(found, np.uint64))
         if copied := blocks % self._numbers.parts:  # the request goes on in a copy
             self._publish_numbers([(request, blocks - copied, blocks)])
 

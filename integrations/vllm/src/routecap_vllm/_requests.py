@@ -93,7 +93,7 @@ class Requests:
         states = list(map(self.live.__getitem__, names))
         for state in self._left.intersection(states) if self._left else ():
             if state.handle:
-                self._capturer.truncate(state.handle, 0)
+                self._capturer.request(state.handle).truncate(0)
             self._left.discard(state)
         handles = np.fromiter(map(_handle, states), np.uint64, len(states))
         if np.count_nonzero(handles) < len(handles):
@@ -111,7 +111,7 @@ class Requests:
             if state.routing is None:
                 state.end = 0
             else:  # it seemed to have ended, and goes on
-                self._capturer.attach(handle, state.routing)
+                self._capturer.request(handle).attach(state.routing)
                 state.routing = None
                 state.rows, state.start, state.certain = 1, None, None
                 self.unsettled.add(state)
@@ -153,7 +153,7 @@ class Requests:
                 unknown = state.rule is None and self.tokens_of is None
                 start = None if unknown else start_of(self.batch[index])
             if start is not None and start < max(state.end, state.issued):
-                self._capturer.truncate(state.handle, start)
+                self._capturer.request(state.handle).truncate(start)
                 if start < state.end and state.rule is not None:  # other tokens may come there
                     state.end = start
                     state.seen = min(state.seen, max(0, start + 1 - state.rule.prompt_tokens))
@@ -194,7 +194,7 @@ class Requests:
             if state.start is None and 0 < before < end:
                 issued = before + state.rows  # at least
             if issued > end:
-                self._capturer.truncate(state.handle, end)
+                self._capturer.request(state.handle).truncate(end)
             self._certain(state)
 
     def _certain(self, state: RequestState) -> None:
@@ -207,7 +207,7 @@ class Requests:
         for name, end in rows.items():
             state = self.live.get(name)
             if state is not None and state.handle:
-                self._capturer.truncate(state.handle, end)
+                self._capturer.request(state.handle).truncate(end)
                 state.end = min(state.end, end)
                 self._certain(state)
 
@@ -258,7 +258,7 @@ class Requests:
             # A span whose positions only the device knows may be anything within its bounds until
             # it lands.
             self._wait_for_all()
-            captured = self._capturer.extract(state.handle)
+            captured = self._capturer.request(state.handle).extract()
             if state.rows and state.certain is not None:
                 captured = captured.slice(0, min(max(state.certain, state.end), captured.rows))
             routing = (
@@ -271,7 +271,7 @@ class Requests:
     def _wait_for_all(self) -> None:
         """Wait until all steps have landed: in order, except lost ones, which land at once."""
         number = self.last_ticket
-        while number > 0 and self._capturer.step(number).wait() is routecap.Status.LOST:
+        while number > 0 and self._capturer.issued(number).wait() is routecap.Status.LOST:
             number -= 1
 
     def preempt(self, names: Iterable[str]) -> None:
