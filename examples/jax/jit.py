@@ -25,11 +25,10 @@ def forward(hidden):
 with routecap.Capturer(layers=LAYERS, k=K, experts=EXPERTS, rows=64, backend="host") as capturer:
     request = capturer.open()
     hidden, chosen = forward(jax.numpy.ones((5, 8)))
-    capturer.begin(5)
-    for layer, ids in enumerate(np.asarray(chosen)):  # waits for the device, once for all layers
-        capturer.record(layer, ids)
-    capturer.snapshot()
-    capturer.issue(routecap.spans(request=request, position=0, rows=5))
+    with capturer.step(5) as step:
+        for layer, ids in enumerate(np.asarray(chosen)):  # waits for the device, once for all
+            step.record(layer, ids)
+        step.issue(routecap.spans(request=request, position=0, rows=5))
     routing = request.finish(5)
     routing.wait()
     assert routing.complete and (routing.ids() == np.asarray(chosen).transpose(1, 0, 2)).all()

@@ -55,12 +55,11 @@ def serve(capturer: routecap.Capturer, random: np.random.Generator, weights: np.
         with capturer.open() as request:
             position = 0
             for rows in (ROWS, 1, 1, 1, 1):
-                capturer.begin(rows)
-                for layer in range(LAYERS):
-                    capturer.record(layer, chosen(random, weights, rows))
-                capturer.snapshot()
                 spans = routecap.spans(request=request, position=position, rows=rows)
-                capturer.issue(spans).wait()
+                with capturer.step(rows) as step:
+                    for layer in range(LAYERS):
+                        step.record(layer, chosen(random, weights, rows))
+                    step.issue(spans).wait()
                 position += rows
 
 

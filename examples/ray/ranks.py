@@ -129,11 +129,10 @@ class Rank:
                 )
             row += chunk.rows
 
-        self.capturer.begin(end - first)
-        for layer in range(len(self.part.layers)):
-            self.capturer.record(layer, ids[:, layer])  # behind the router of each layer
-        self.capturer.snapshot()
-        step = self.capturer.issue(spans[spans["rows"] > 0], tag=WEIGHTS_VERSION)
+        with self.capturer.step(end - first) as forward:
+            for layer in range(len(self.part.layers)):
+                forward.record(layer, ids[:, layer])  # behind the router of each layer
+            step = forward.issue(spans[spans["rows"] > 0], tag=WEIGHTS_VERSION)
         step.wait()  # as an engine's own pace does: steps beyond the slots would be lost
 
     def finish(self, sequence: int, rows: int) -> routecap.Routing:

@@ -120,11 +120,10 @@ def main() -> None:
             # The forward pass.
             if tokens:
                 topk_ids = np.concatenate(ids)
-                capturer.begin(tokens)
-                for layer in range(LAYERS):
-                    capturer.record(layer, topk_ids[:, layer])  # behind the router of each layer
-                capturer.snapshot()
-                step = capturer.issue(spans[:count], tag=42)  # the weights' version
+                with capturer.step(tokens) as forward:
+                    for layer in range(LAYERS):
+                        forward.record(layer, topk_ids[:, layer])  # behind each layer's router
+                    step = forward.issue(spans[:count], tag=42)  # the weights' version
                 step.wait()  # as an engine's own pace does: steps beyond the slots would be lost
 
         stats = capturer.stats()

@@ -92,6 +92,7 @@ from ._files import load, save
 from ._library import version
 from ._load import Load
 from ._message import WireHint, WireOptions, WireReport, wire_format
+from ._open_step import OpenStep
 from ._plan import Gathered, Plan, PlanReport, Reader, needed_rows
 from ._reading import Coverage
 from ._requests import Request
@@ -226,6 +227,7 @@ __all__ = [
     "Method",
     "Missing",
     "NotReadyError",
+    "OpenStep",
     "Order",
     "OutOfMemoryError",
     "PartialError",

@@ -1,5 +1,7 @@
 """The capturer."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,7 @@ from ._docs import documented
 from ._forward_path import ForwardPath
 from ._library import raw
 from ._load import Load
+from ._open_step import OpenStep
 
 
 class Capturer(ForwardPath, BatchCalls):
@@ -20,13 +23,14 @@ class Capturer(ForwardPath, BatchCalls):
 
         with routecap.Capturer(layers=58, k=8, experts=256, rows=8192, backend="cuda", device=0) as capturer:
             request = capturer.open()                           # for each sequence
-            capturer.begin(tokens)                              # every forward pass; these three may be part of a CUDA graph
-            for layer in range(58): capturer.record(layer, topk_ids[layer])
-            capturer.snapshot()
-            step = capturer.issue(spans)                        # which row was whose
+            with capturer.step(tokens) as step:                 # every forward pass
+                for layer in range(58): step.record(layer, topk_ids[layer])
+                step.issue(spans)                               # which row was whose
             routing = request.finish(tokens - 1)                #  the last token was never input
             routing.wait(1.0)
             routing.ids()                                       # NumPy [rows, layers, k]
+
+    A CUDA graph has `begin`, `record` and `snapshot` in it, and `issue` follows each replay.
 
     What is done with one request is a method of it; what is here is done with steps, and with many
     requests in one call, which are then named by their handles. Tensors are NumPy arrays
@@ -39,6 +43,10 @@ class Capturer(ForwardPath, BatchCalls):
     (ERR_STATE) for a second; all others for any thread at any time. An engine's tensors must stay
     as they are until its stream has come to the work that reads them, as with any other kernel.
     """
+
+    def step(self, rows: int, *, stream: Any = None) -> OpenStep:
+        """A step of up to `rows` rows, for a `with`: see OpenStep. All of it is on `stream`."""
+        return OpenStep(self, rows, stream)
 
     @documented("routecap_capturer_stats")
     def stats(self) -> Stats:

@@ -1,5 +1,7 @@
 """One exception class; where a built-in class says the same, what is raised is of both."""
 
+import sys
+import warnings
 from typing import Any, TypeVar
 
 from ._constants import Status
@@ -78,6 +80,14 @@ def error(status: int, text: str = "") -> Error:
     For errors of the library the text is that of routecap_last_error, read in the call that failed.
     """
     return _classes.get(Status(status), Error)(status, text)
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn of the line outside of this package that made the call."""
+    level = 1
+    while sys._getframe(level).f_globals.get("__name__", "").startswith(f"{__package__}."):
+        level += 1
+    warnings.warn(text, category, stacklevel=level + 1)
 
 
 _Enum = TypeVar("_Enum", bound=Named)

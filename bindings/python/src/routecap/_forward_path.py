@@ -1,6 +1,5 @@
 """The part of a capturer that runs in a forward pass, by one thread at a time."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from . import _structs as structs
 from ._constants import MAX_SLOTS, Dtype, Snapshot, SourceFlag, Status
 from ._docs import documented
-from ._errors import LostStepWarning, error, member
+from ._errors import LostStepWarning, error, member, warn
 from ._library import raw
 from ._opened import Opened
 from ._router import FLOATS, Router
@@ -192,14 +191,13 @@ class ForwardPath(Opened):
         if outcome is Status.LOST and not self._warned_of_loss:
             self._warned_of_loss = True
             more = min(2 * self.slots, MAX_SLOTS)
-            warnings.warn(
+            warn(
                 f"step {ticket} of {self!r} is lost, and all its rows are missing:"
                 f" {raw.routecap_last_error()}. Where slots run out, make the capturer with more"
                 f" (it has slots={self.slots}; slots={more}, for instance), or wait for a step with"
                 " step.wait() before the next forward begins. Later losses are not warned of:"
                 " Step.lost and Capturer.stats().steps_lost tell them.",
                 LostStepWarning,
-                stacklevel=3,
             )
         return Step(self, ticket, outcome)
 

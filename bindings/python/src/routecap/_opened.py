@@ -26,6 +26,7 @@ class Opened:
         self._disabled = config.role == Role.DISABLED
         self._stream_setting = settings.get("stream")
         self._warned_of_loss = False
+        self._in_step = False  # an OpenStep is open
         self._in_flight: dict[int, Any] = {}  # memory of steps whose rows arrive later
         self._handle = raw.routecap_capturer_create(config.memory)[1]
 

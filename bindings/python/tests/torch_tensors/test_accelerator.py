@@ -192,6 +192,21 @@ def test_nothing_of_an_abandoned_pass_is_seen(unchecked: Capturer) -> None:
     assert (routing.mask() == mask).all() and (routing.ids()[mask] == chosen(1, 0, 4)[:, 0]).all()
 
 
+def test_a_step_that_an_exception_leaves_is_an_abandoned_pass(capture: Capturer) -> None:
+    request = capture.open()
+    with pytest.raises(ValueError):
+        with capture.step(4) as step:
+            step.record(0, torch.from_numpy(chosen(9, 0, 4)[:, 0].copy()))
+            raise ValueError
+    with capture.step(4) as step:
+        for layer in range(1, LAYERS):
+            step.record(layer, torch.from_numpy(chosen(1, 0, 4)[:, layer].copy()))
+        step.issue(spans(request, 0, 4))
+    routing = taken(capture, request, 4)
+    assert (routing.mask() == (np.arange(LAYERS) > 0)).all()
+    assert (routing.ids()[:, 1:] == chosen(1, 0, 4)[:, 1:]).all()
+
+
 def test_a_pass_that_is_issued_twice_has_its_rows_once(unchecked: Capturer) -> None:
     capture = unchecked
     request = capture.open()

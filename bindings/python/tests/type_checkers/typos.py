@@ -17,6 +17,11 @@ routecap.memory(layers=4, k=2, experts=8, rows=16, backend="host", sink_dtype="i
 request = capturer.open(policy="replace")
 capturer.open_batch(3, policy=routecap.Policy.KEEP)
 step = capturer.issue(routecap.spans(1), snapshot="make")
+with capturer.step(4) as running:
+    running.record(0, np.zeros((4, 2), np.int32), dtype="id16_bf16", first_row=2)
+    running.record_layers(np.zeros((4, 4, 2), np.int32), columns=2)
+    assert_type(running, routecap.OpenStep)
+    assert_type(running.issue(routecap.spans(1), tag=3), routecap.Step)
 capturer.record(0, np.zeros((4, 2), np.int32), dtype="id16_bf16")
 routing = request.extract(mode="take")
 routing.copy_to(np.zeros((3, 4, 2)), order="layer_major")
@@ -52,6 +57,10 @@ capturer.open_batch(3, policy="replaced")  # wrong
 capturer.issue(routecap.spans(1), snapshot="made")  # wrong
 capturer.record(0, np.zeros((4, 2)), dtype="id16bf16")  # wrong
 capturer.record_layers({}, dtype="i23")  # wrong
+running.record(0, np.zeros((4, 2)), dtype="id16bf16")  # wrong
+running.record(0, np.zeros((4, 2)), frist_row=2)  # wrong
+running.wait()  # wrong
+step.record(0, np.zeros((4, 2)))  # wrong
 capturer.extract(request)  # wrong
 capturer.request("a")  # wrong
 request.accept(3, 1)  # wrong
