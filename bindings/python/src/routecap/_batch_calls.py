@@ -73,7 +73,8 @@ class BatchCalls(Opened):
             items["rows"] = 0
         else:
             paths = integers(paths, np.uint32)
-            size = paths.size  # type: ignore[union-attr]
+            assert paths is not None
+            size = paths.size
             ends = np.cumsum(items["count"], dtype=np.uint64)
             if (
                 items["count"].max(initial=0) > size or len(ends) and int(ends[-1]) != size

@@ -1,7 +1,5 @@
 """The capturer."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +12,7 @@ from ._forward_path import ForwardPath
 from ._library import raw
 from ._load import Load
 from ._open_step import OpenStep
+from ._protocols import StreamLike
 
 
 class Capturer(ForwardPath, BatchCalls):
@@ -44,7 +43,7 @@ class Capturer(ForwardPath, BatchCalls):
     as they are until its stream has come to the work that reads them, as with any other kernel.
     """
 
-    def step(self, rows: int, *, stream: Any = None) -> OpenStep:
+    def step(self, rows: int, *, stream: StreamLike | None = None) -> OpenStep:
         """A step of up to `rows` rows, for a `with`: see OpenStep. All of it is on `stream`."""
         return OpenStep(self, rows, stream)
 

@@ -1,8 +1,8 @@
 """What a capturer is made of: its settings, and what this machine can do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any, NamedTuple, Unpack, get_args
+from typing import Any, NamedTuple, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
+from ._protocols import StreamLike
 from ._switches import Switches
 from ._tensors import describe, dtype_of, integers, provenances
 from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
@@ -61,7 +62,7 @@ class Settings(Switches, total=False):
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
     logits.
     """
-    stream: Any
+    stream: StreamLike | Callable[[], StreamLike | None] | None
     """What stream=None means: a stream, or a function that gives one.
 
     Default: the current stream of the framework in use.
@@ -92,9 +93,9 @@ class Config:
         self.layer_experts = integers(settings.get("layer_experts"), np.uint32)
         self.layer_provenance = provenances(settings.get("layer_provenance"))
         flags = sum(flag for name, flag in _SWITCHES.items() if settings.get(name))
-        numbers: dict[str, Any] = {}
+        numbers: dict[str, int] = {}
         for name in ("layers", "k", "experts", "rows", "slots", "max_requests", "budget_bytes"):
-            numbers[name] = settings.get(name) or 0
+            numbers[name] = cast(int, settings.get(name) or 0)
             most = 1 << (64 if name == "budget_bytes" else 32)
             if not 0 <= index(numbers[name]) < most:
                 raise error(

@@ -13,6 +13,7 @@ from ._constants import IdSpace, Missing, Order, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
+from ._protocols import TensorLike
 from ._reading import FILL, Coverage, copy_into, read_coverage, read_flags, read_missing, wait
 from ._tensors import describe, dtype_of, numpy_dtype
 from .names import DtypeLike, OrderName
@@ -63,7 +64,7 @@ class _View:
     row_stride: int
     segment_count: int
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: object) -> None:
         memory = structs.view.empty()
         raw.routecap_routing_view(handle, memory)
         (
@@ -85,7 +86,7 @@ class _View:
             self._layer_provenance,
         ) = structs.view.read(memory)
         self._handle = handle
-        self._segments: Any = None  # their table
+        self._segments: memoryview | None = None  # their table
         self.dtype = numpy_dtype(dtype)
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> NDArray[Any]:
@@ -170,7 +171,7 @@ class _Segments(Sequence[Segment]):
     def __getitem__(self, index: int) -> Segment: ...
     @overload
     def __getitem__(self, index: slice) -> list[Segment]: ...
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
         found = range(self._view.segment_count)[index]
         return (
             self._view.segment(found)
@@ -183,7 +184,7 @@ class Contents:
     """Routing, as far as it is read."""
 
     __slots__ = ("_handle", "_seen", "__weakref__")
-    _handle: Any
+    _handle: object
     _seen: _View | None
 
     # ---- State
@@ -334,7 +335,7 @@ class Contents:
     @documented("routecap_routing_copy_to")
     def copy_to(
         self,
-        out: Any,
+        out: TensorLike,
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
@@ -462,7 +463,7 @@ class Contents:
         return out, mask
 
     def _room(
-        self, dtype: Any, order: Order | OrderName, first_layer: int, layers: int | None
+        self, dtype: np.dtype[Any], order: Order | OrderName, first_layer: int, layers: int | None
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         view = self._look()
         if (
@@ -528,11 +529,11 @@ class Contents:
     def __dlpack__(
         self,
         *,
-        stream: Any = None,
+        stream: object = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> Any:
+    ) -> object:
         """The ids, as `ids()` has them, for other frameworks."""
         if dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ._constants import Status
 from ._library import raw
@@ -23,7 +23,7 @@ class Error(RuntimeError):
     def __str__(self) -> str:  # KeyError would quote it
         return RuntimeError.__str__(self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.status, str(self))
 
 

@@ -7,16 +7,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
+from ._arguments import (
+    LayersLike,
+    TablesLike,
+    by_layer,
+    elements,
+    host_number,
+    int32,
+    one,
+    per_row,
+    shape_and_dtype,
+)
 from ._constants import MAX_SLOTS, Dtype, Snapshot, SourceFlag, Status
 from ._docs import documented
 from ._errors import LostStepWarning, error, member, warn
 from ._library import raw
 from ._opened import Opened
+from ._protocols import NumberLike, StreamLike, Tensor, TensorLike
 from ._router import FLOATS, Router
 from ._steps import LayerSources, PreparedIssue, Step, ticket_of
 from ._tensors import (
     DeviceArray,
-    Tensor,
     address_of_alike,
     bytes_at,
     current_stream,
@@ -35,89 +46,29 @@ from .names import DtypeLike, SnapshotName
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
 
 
-def _int32(tensor: Any, device: int, name: str, shape: str) -> Tensor:
-    """An int32 tensor that a call reads; `shape` is what it should be, for errors."""
-    found = describe(tensor, name)
-    expect_device(found, device, name)
-    expect_dtype(found, (Dtype.I32,), name)
-    expect_dense(found, name)
-    if len(found.shape) > 1 and _elements(found) != 1:
-        raise error(
-            Status.ERR_SHAPE_MISMATCH,
-            f"{name} has shape {found.shape}, {shape} is expected: give one dimension",
-        )
-    return found
-
-
-def _one(tensor: Any, device: int, name: str) -> int:
-    """The address of one int32; 0 for None."""
-    if tensor is None:
-        return 0
-    found = _int32(tensor, device, name, "one number")
-    if _elements(found) != 1:
-        raise error(
-            Status.ERR_SHAPE_MISMATCH,
-            f"{name} has shape {found.shape}, and is one number: give a tensor of one element, such"
-            " as the last of a prefix sum, or an int",
-        )
-    return found.address
-
-
-def _per_row(tensor: Any, device: int, name: str, rows: int) -> int:
-    """The address of an int32 for each row; 0 for None."""
-    if tensor is None:
-        return 0
-    found = _int32(tensor, device, name, f"({rows},)")
-    if _elements(found) != rows:
-        raise error(
-            Status.ERR_SHAPE_MISMATCH,
-            f"{name} has shape {found.shape}, ({rows},) is expected: give a number for each row",
-        )
-    return found.address
-
-
-def _is_int(value: Any) -> bool:
-    """Whether this is a number of the host, not a tensor whose number is read when the call runs."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _shape(tensor: Tensor) -> str:
-    """A tensor's shape and type, for errors."""
-    kind = tensor.dtype.name.lower() if isinstance(tensor.dtype, Dtype) else tensor.dtype
-    return f"shape {tensor.shape} and dtype {kind}"
-
-
-def _elements(tensor: Tensor) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    return count
-
-
 class ForwardPath(Opened):
     """Capturer: steps, what routers chose in them, and the sink."""
 
-    def _stream(self, stream: Any, tensor: Any = None) -> int:
+    def _stream(self, stream: StreamLike | None, tensor: object = None) -> int:
         if stream is None:
-            stream = self._stream_setting
-            if callable(stream):
-                stream = stream()
+            setting = self._stream_setting
+            stream = setting() if callable(setting) else setting
             if stream is None:
                 return 0 if self._host or self._disabled else current_stream(tensor, self._place)
         return stream_of(stream)
 
     @documented("routecap_step_begin")
-    def begin(self, rows: int, *, stream: Any = None) -> None:
+    def begin(self, rows: int, *, stream: StreamLike | None = None) -> None:
         """Begin a step of up to `rows` rows, at the start of a forward pass."""
         raw.routecap_step_begin(self._handle, rows, self._stream(stream))
 
     @documented("routecap_step_snapshot")
-    def snapshot(self, *, stream: Any = None) -> None:
+    def snapshot(self, *, stream: StreamLike | None = None) -> None:
         """Take a snapshot of the rows that were begun, after the last write of the forward pass."""
         raw.routecap_step_snapshot(self._handle, self._stream(stream))
 
     @documented("routecap_step_discard")
-    def discard(self, *, stream: Any = None) -> None:
+    def discard(self, *, stream: StreamLike | None = None) -> None:
         """Discard the last forward pass, such as a warm-up run."""
         raw.routecap_step_discard(self._handle, self._stream(stream))
 
@@ -127,10 +78,10 @@ class ForwardPath(Opened):
         spans: NDArray[np.void] | None,
         *,
         tag: int = 0,
-        positions: Any = None,
+        positions: TensorLike | None = None,
         snapshot: Snapshot | SnapshotName = Snapshot.TAKEN,
         status: NDArray[np.int32] | None = None,
-        stream: Any = None,
+        stream: StreamLike | None = None,
     ) -> Step:
         """Issue the last forward pass, and say which of its rows belong to which request.
 
@@ -163,7 +114,7 @@ class ForwardPath(Opened):
                 expect_dense(tensor, "positions")
                 dtype = expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions")
                 address = tensor.address
-                if spans is not None and (count := _elements(tensor)) < self.rows:
+                if spans is not None and (count := elements(tensor)) < self.rows:
                     reading = spans[(spans["flags"] & 2) != 0]
                     if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(
                         initial=0
@@ -208,7 +159,7 @@ class ForwardPath(Opened):
         spans: NDArray[np.void],
         *,
         tag: int = 0,
-        positions: Any = None,
+        positions: TensorLike | None = None,
         snapshot: Snapshot = Snapshot.TAKEN,
     ) -> "PreparedIssue":
         """What `issue` was just given, for a batch that comes again: `names` of requests with so
@@ -234,15 +185,15 @@ class ForwardPath(Opened):
     def _source(
         self,
         name: str,
-        ids: Any,
+        ids: TensorLike,
         dtype: DtypeLike | None,
         rows: int | None,
         columns: int | None,
         first_row: int,
-        live_rows: Any,
-        row_base: Any,
-        row_index: Any,
-    ) -> tuple[Tensor, dict[str, Any]]:
+        live_rows: NumberLike | None,
+        row_base: NumberLike | None,
+        row_index: TensorLike | None,
+    ) -> tuple[Tensor, dict[str, int]]:
         """What record and record_layers have in common: fields of routecap_source from a tensor
         [rows, k], or [rows, columns], and its companions.
         """
@@ -255,7 +206,7 @@ class ForwardPath(Opened):
             stated = "" if columns is None else f", and columns={columns} was said"
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} has {_shape(tensor)}, the capturer has k={self.k}{stated}:"
+                f"{name} has {shape_and_dtype(tensor)}, the capturer has k={self.k}{stated}:"
                 f" (rows, {wanted}) is expected. Transpose what is [k, rows]; make the capturer with"
                 f" the model's k; or say columns={there} if each row has its {self.k} experts first"
                 " and others behind them, as fused shared experts are",
@@ -280,32 +231,38 @@ class ForwardPath(Opened):
         return tensor, fields
 
     def _placement(
-        self, rows: int, first_row: int, live_rows: Any, row_base: Any, row_index: Any
+        self,
+        rows: int,
+        first_row: int,
+        live_rows: NumberLike | None,
+        row_base: NumberLike | None,
+        row_index: TensorLike | None,
     ) -> dict[str, int]:
         """The fields that say which sink rows the rows are."""
         fields = {"rows": rows, "first_row": first_row}
         if row_index is not None:
-            fields["row_index"] = _per_row(row_index, self._place, "row_index", rows)
-        if _is_int(live_rows) and row_index is None:
-            fields["rows"] = max(0, min(int(live_rows), rows))
-        elif _is_int(live_rows):
+            fields["row_index"] = per_row(row_index, self._place, "row_index", rows)
+        live, base = host_number(live_rows), host_number(row_base)
+        if live is not None and row_index is None:
+            fields["rows"] = max(0, min(live, rows))
+        elif live is not None:
             raise error(
                 Status.ERR_ARGUMENT,
                 "live_rows is an int beside a row_index: give a row_index that is negative behind"
                 " the live rows, or a tensor of one element",
             )
         elif live_rows is not None:
-            fields["live_rows"] = _one(live_rows, self._place, "live_rows")
-        if _is_int(row_base):
-            fields["first_row"] = first_row + int(row_base)
+            fields["live_rows"] = one(live_rows, self._place, "live_rows")
+        if base is not None:
+            fields["first_row"] = first_row + base
         elif row_base is not None:
-            fields["row_base"] = _one(row_base, self._place, "row_base")
+            fields["row_base"] = one(row_base, self._place, "row_base")
         return fields
 
-    def _table(self, table: Any, name: str = "table") -> tuple[int, int]:
+    def _table(self, table: TensorLike | None, name: str = "table") -> tuple[int, int]:
         if table is None:
             return 0, 0
-        found = _int32(table, self._place, name, "(ids,)")
+        found = int32(table, self._place, name, "(ids,)")
         if len(found.shape) != 1:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
@@ -317,19 +274,19 @@ class ForwardPath(Opened):
     def record(
         self,
         layer: int,
-        ids: Any,
+        ids: TensorLike,
         *,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
         columns: int | None = None,
         first_row: int = 0,
-        live_rows: Any = None,
-        row_base: Any = None,
-        row_index: Any = None,
+        live_rows: NumberLike | None = None,
+        row_base: NumberLike | None = None,
+        row_index: TensorLike | None = None,
         offset: int = 0,
-        table: Any = None,
+        table: TensorLike | None = None,
         overlap: bool = False,
-        stream: Any = None,
+        stream: StreamLike | None = None,
     ) -> None:
         """Copy the ids that a router chose into the sink of one layer.
 
@@ -355,20 +312,20 @@ class ForwardPath(Opened):
     @documented("routecap_layers_record")
     def record_layers(
         self,
-        ids: Any,
+        ids: LayersLike | LayerSources,
         *,
-        tables: Any = None,
+        tables: TablesLike | None = None,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
         columns: int | None = None,
         first_row: int = 0,
-        live_rows: Any = None,
-        row_base: Any = None,
-        row_index: Any = None,
+        live_rows: NumberLike | None = None,
+        row_base: NumberLike | None = None,
+        row_index: TensorLike | None = None,
         offset: int = 0,
         overlap: bool = False,
         whole_step: bool = False,
-        stream: Any = None,
+        stream: StreamLike | None = None,
     ) -> None:
         """Copy the ids of several layers at once, after the last router.
 
@@ -380,9 +337,10 @@ class ForwardPath(Opened):
         whole_step: The call is the whole step: it begins it, with as many rows as the ids have, and
         takes its snapshot. Leave `begin` and `snapshot` out then.
         """
-        sources = ids
-        if not isinstance(ids, LayerSources):
-            sources = self.layer_sources(
+        sources = (
+            ids
+            if isinstance(ids, LayerSources)
+            else self.layer_sources(
                 ids,
                 tables=tables,
                 dtype=dtype,
@@ -396,6 +354,7 @@ class ForwardPath(Opened):
                 overlap=overlap,
                 whole_step=whole_step,
             )
+        )
         if len(sources.layers) or sources.whole_step:
             raw.routecap_layers_record(
                 self._handle, sources.source, sources.layers, self._stream(stream, sources.first)
@@ -403,16 +362,16 @@ class ForwardPath(Opened):
 
     def layer_sources(
         self,
-        ids: Any,
+        ids: LayersLike,
         *,
-        tables: Any = None,
+        tables: TablesLike | None = None,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
         columns: int | None = None,
         first_row: int = 0,
-        live_rows: Any = None,
-        row_base: Any = None,
-        row_index: Any = None,
+        live_rows: NumberLike | None = None,
+        row_base: NumberLike | None = None,
+        row_index: TensorLike | None = None,
         offset: int = 0,
         overlap: bool = False,
         whole_step: bool = False,
@@ -420,25 +379,25 @@ class ForwardPath(Opened):
         """The arguments of `record_layers`, checked once, for memory that is recorded again and
         again. It holds the tensors.
         """
-        given = dict(ids if isinstance(ids, Mapping) else enumerate(ids))
+        given = by_layer(ids)
         if not isinstance(ids, Mapping) and len(given) != self.layers and not self._disabled:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
                 f"ids are of {len(given)} layers, the capturer has {self.layers}: give"
                 " [layers, rows, k] of all, or {layer: tensor} of some",
             )
-        per_layer = tables
-        if tables is not None and not isinstance(tables, Mapping):
-            if len(tables) != len(given):
+        per_layer = None if tables is None else by_layer(tables)
+        if per_layer is not None and not isinstance(tables, Mapping):
+            if len(per_layer) != len(given):
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"tables are of {len(tables)} layers, ids of {len(given)}: give one for each",
+                    f"tables are of {len(per_layer)} layers, ids of {len(given)}: give one for each",
                 )
-            per_layer = dict(zip(given, tables))
+            per_layer = dict(zip(given, per_layer.values()))
         layers = np.zeros(len(given), structs.layer_source_dtype)
         start = next(iter(given.values()), None)
         described: Tensor | None = None
-        first: dict[str, Any] = {}
+        first: dict[str, int] = {}
         addresses, table_addresses = [], []
         for layer, each in given.items():
             name = f"ids of layer {layer}"
@@ -483,18 +442,18 @@ class ForwardPath(Opened):
         self,
         layer: int,
         router: Router,
-        logits: Any,
+        logits: TensorLike | None,
         *,
         dtype: DtypeLike | None = None,
         rows: int | None = None,
         experts: int | None = None,
         first_row: int = 0,
-        live_rows: Any = None,
-        row_base: Any = None,
-        row_index: Any = None,
-        tokens: Any = None,
-        weights: Any = None,
-        stream: Any = None,
+        live_rows: NumberLike | None = None,
+        row_base: NumberLike | None = None,
+        row_index: TensorLike | None = None,
+        tokens: TensorLike | None = None,
+        weights: TensorLike | None = None,
+        stream: StreamLike | None = None,
     ) -> None:
         """Choose experts from logits [rows, experts] of float32, float16 or bfloat16, into the sink
         of one layer that is declared as recomputed.
@@ -506,7 +465,7 @@ class ForwardPath(Opened):
         weights is, and rows is needed. weights: a float32 tensor [rows, k] that receives the weight
         of each column. All else as `record` has it.
         """
-        fields: dict[str, Any] = {}
+        fields: dict[str, int] = {}
         layer_experts = self._config.layer_experts
         of_layer = (
             self.experts
@@ -523,7 +482,7 @@ class ForwardPath(Opened):
             if experts != wanted and not self._disabled and 0 <= layer < self.layers:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
-                    f"logits has {_shape(tensor)}, (rows, {wanted}) is expected: give one column for"
+                    f"logits has {shape_and_dtype(tensor)}, (rows, {wanted}) is expected: give one column for"
                     f" each expert of the layer, or say experts={experts} if they are of fewer",
                 )
             fields = {
@@ -588,7 +547,7 @@ class ForwardPath(Opened):
 
     @documented("routecap_capturer_probe")
     def probe(
-        self, rows: int, layers: int | None = None, *, stream: Any = None
+        self, rows: int, layers: int | None = None, *, stream: StreamLike | None = None
     ) -> NDArray[np.void]:
         """Check what the last forward pass wrote: returns an array [layers] of layer_probe_dtype,
         whose `found` is 0 or a ProbeFlag.
@@ -599,7 +558,7 @@ class ForwardPath(Opened):
 
     # ---- The sink
 
-    def _sink(self, tensor: Any, interleaved: bool) -> tuple[Tensor, int, Any]:
+    def _sink(self, tensor: TensorLike, interleaved: bool) -> tuple[Tensor, int, bytes]:
         """How many layers a tensor ([layers,] rows, k) has, and its routecap_sink."""
         found = describe(tensor, "tensor")
         expect_device(found, self._place, "tensor")
@@ -645,7 +604,7 @@ class ForwardPath(Opened):
         return found, layers, sink
 
     @documented("routecap_sink_bind")
-    def bind(self, first_layer: int, tensor: Any) -> None:
+    def bind(self, first_layer: int, tensor: TensorLike) -> None:
         """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
         int16, int32 or int64, and is kept alive until the capturer is closed.
         """
@@ -656,7 +615,7 @@ class ForwardPath(Opened):
         raw.keep(self._handle, found.holder)
 
     @documented("routecap_step_arrive")
-    def arrive(self, step: Step, ids: Any) -> None:
+    def arrive(self, step: Step, ids: TensorLike | None) -> None:
         """Hand over the rows of a step that was issued with Snapshot.LATER. Any thread may call it.
 
         ids: a tensor [layers, rows, k] of int16, int32 or int64 in host memory, in which only the
@@ -673,7 +632,7 @@ class ForwardPath(Opened):
         raw.routecap_step_arrive(self._handle, ticket_of(step, self), sink)
 
     @documented("routecap_sink_layer")
-    def sink(self, layer: int) -> Any:
+    def sink(self, layer: int) -> NDArray[Any] | DeviceArray | None:
         """The sink of a layer, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has
         no memory yet. It stays valid after `close`.
         """

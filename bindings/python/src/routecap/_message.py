@@ -2,15 +2,17 @@
 routing by their handles."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from . import _structs as structs
 from ._constants import Dtype, IdSpace, Status, Wire, WireColumns, WireFact, WireHintFlag
 from ._errors import error, member
 from ._library import raw
+from ._protocols import BytesLike, MessageLike
 from ._tensors import integers
 from .names import IdSpaceName, WireColumnsName, WireDtypeLike, WireFactName, WireLike
 
@@ -69,9 +71,9 @@ class WireHint(TypedDict, total=False):
     tag: int
     budget_bytes: int
     """The most memory that decoding may take."""
-    layer_map: Any
+    layer_map: ArrayLike
     """Index of each captured layer in the decoder."""
-    layer_experts: Any
+    layer_experts: ArrayLike
     strict: bool
     """A missing cell is an error."""
 
@@ -96,7 +98,7 @@ def wire_format(name: Wire | str) -> Wire:
     return Wire(raw.routecap_wire_find(name)[1])
 
 
-def _dtype(value: Any) -> int:
+def _dtype(value: WireDtypeLike) -> int:
     if isinstance(value, str) and value.upper() in Dtype.__members__:
         return Dtype[value.upper()]
     if isinstance(value, Dtype):
@@ -114,7 +116,7 @@ def _dtype(value: Any) -> int:
     return Dtype[f"{kind.kind.upper()}{8 * kind.itemsize}"]
 
 
-def as_message(data: Any) -> Any:
+def as_message(data: MessageLike) -> BytesLike:
     """Bytes as they are; text, and what json.loads made of a message, as bytes."""
     if isinstance(data, (dict, list)):
         data = json.dumps(data)
@@ -130,9 +132,9 @@ def as_message(data: Any) -> Any:
     return data
 
 
-def hint_of(given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
+def hint_of(given: WireHint) -> tuple[bytes, list[NDArray[Any] | None]]:
     """The struct, and the arrays that it points to."""
-    values = {name: value for name, value in given.items() if value is not None}
+    values: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     held = [
         integers(values.get("layer_map"), np.int32),
         integers(values.get("layer_experts"), np.uint32),
@@ -173,7 +175,7 @@ def read_report(memory: bytearray) -> WireReport:
     return WireReport(**values)
 
 
-def decode(data: Any, format: WireLike, hint: Mapping[str, Any]) -> tuple[Any, WireReport]:
+def decode(data: MessageLike, format: WireLike, hint: WireHint) -> tuple[object, WireReport]:
     """The handle of a message's routing, and the report."""
     given, _held = hint_of(hint)
     memory = structs.wire_report.empty()
@@ -194,7 +196,7 @@ def wire_fact(name: str) -> WireFact:
 
 
 def encode(
-    handle: Any,
+    handle: object,
     format: WireLike,
     *,
     dtype: WireDtypeLike | None = None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ._constants import Snapshot, Status
 from ._errors import Error, error
 from ._forward_path import ForwardPath
+from ._protocols import StreamLike, TensorLike
 from ._steps import Step
 
 _Given = ParamSpec("_Given")
@@ -49,7 +50,7 @@ class OpenStep:
 
     __slots__ = ("capturer", "rows", "_stream", "_is_open", "_snapshot")
 
-    def __init__(self, capturer: ForwardPath, rows: int, stream: Any) -> None:
+    def __init__(self, capturer: ForwardPath, rows: int, stream: StreamLike | None) -> None:
         self.capturer = capturer
         self.rows = rows
         self._stream = stream
@@ -99,7 +100,7 @@ class OpenStep:
     record_layers = _of_capturer(ForwardPath.record_layers)
     route = _of_capturer(ForwardPath.route)
 
-    def snapshot(self, *, stream: Any = None) -> None:
+    def snapshot(self, *, stream: StreamLike | None = None) -> None:
         """Take the snapshot behind the last router, where the engine has work to do before `issue`,
         which takes it otherwise. See Capturer.snapshot.
         """
@@ -111,9 +112,9 @@ class OpenStep:
         spans: NDArray[np.void] | None,
         *,
         tag: int = 0,
-        positions: Any = None,
+        positions: TensorLike | None = None,
         status: NDArray[np.int32] | None = None,
-        stream: Any = None,
+        stream: StreamLike | None = None,
     ) -> Step:
         """End the step, and say which of its rows belong to which request. See Capturer.issue.
 
@@ -130,7 +131,7 @@ class OpenStep:
         self._end()
         return issued
 
-    def discard(self, *, stream: Any = None) -> None:
+    def discard(self, *, stream: StreamLike | None = None) -> None:
         """End the step without its rows, such as a warm-up run. See Capturer.discard."""
         self._expect_open().discard(stream=self._stream if stream is None else stream)
         self._end()

@@ -1,7 +1,7 @@
 """What a capturer is: its settings, its memory, and its end."""
 
 import warnings
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ class Opened:
     @documented("routecap_capturer_create")
     def __init__(self, **settings: Unpack[Settings]) -> None:
         """Create a capturer with all the memory that it needs on its device."""
-        self._handle: Any = None
+        self._handle: object = None
         config = self._config = Config(settings)
         self._host = config.backend == Backend.HOST
         self._place = HOST if self._host else config.device
@@ -27,10 +27,10 @@ class Opened:
         self._stream_setting = settings.get("stream")
         self._warned_of_loss = False
         self._in_step = False  # an OpenStep is open
-        self._in_flight: dict[int, Any] = {}  # memory of steps whose rows arrive later
+        self._in_flight: dict[int, object] = {}  # memory of steps whose rows arrive later
         self._handle = raw.routecap_capturer_create(config.memory)[1]
 
-    def _keep_in_flight(self, ticket: int, memory: Any) -> None:
+    def _keep_in_flight(self, ticket: int, memory: object) -> None:
         """Keep memory that the library reads before the step lands, and no longer others'."""
         self._in_flight[ticket] = memory
         for each in list(self._in_flight):

@@ -1,7 +1,5 @@
 """Routings that another process fetches over a local socket."""
 
-from typing import Any
-
 from ._library import raw
 from ._routing import Routing
 
@@ -17,7 +15,7 @@ class Outbox:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._outbox: Any = raw.open_outbox(name)
+        self._outbox: object = raw.open_outbox(name)
 
     def put(self, ticket: bytes, routing: Routing, first: int, end: int, most: int) -> None:
         """Let the rows of positions [first, end) wait under a ticket, a secret of 16 bytes. The

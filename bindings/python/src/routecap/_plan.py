@@ -2,10 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, Union, runtime_checkable
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    Union,
+    cast,
+    runtime_checkable,
+)
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from . import _structs as structs
 from ._constants import (
@@ -22,10 +31,10 @@ from ._constants import (
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
+from ._protocols import BytesLike, StreamLike, Tensor, TensorLike
 from ._routing import Routing
 from ._tensors import (
     HOST,
-    Tensor,
     current_stream,
     describe,
     dtype_of,
@@ -112,16 +121,16 @@ class Plan:
     @documented("routecap_plan_config_init", "routecap_plan_create")
     def __init__(
         self,
-        lengths: Any = None,
+        lengths: ArrayLike | None = None,
         *,
         layers: int | Sequence[int] | NDArray[Any],
         k: int,
         experts: int | None = None,
-        layer_experts: Any = None,
-        cu_lengths: Any = None,
-        needed: Any = None,
-        padded_lengths: Any = None,
-        starts: Any = None,
+        layer_experts: ArrayLike | None = None,
+        cu_lengths: ArrayLike | None = None,
+        needed: ArrayLike | None = None,
+        padded_lengths: ArrayLike | None = None,
+        starts: ArrayLike | None = None,
         layout: PlanLayout | PlanLayoutName = PlanLayout.PACKED,
         context: PlanContext | PlanContextName = PlanContext.NONE,
         context_size: int = 1,
@@ -315,9 +324,16 @@ class Plan:
             read[sample].append(finish())
         return read
 
-    def _sources(self, sources: Sources) -> tuple[tuple[int, Any], ...]:
+    def _sources(self, sources: Sources) -> tuple[tuple[int, object], ...]:
         return tuple(
-            (sample, (each if isinstance(each, Routing) else Routing.deserialize(each))._handle)
+            (
+                sample,
+                (
+                    each
+                    if isinstance(each, Routing)
+                    else Routing.deserialize(cast(BytesLike, each))
+                )._handle,
+            )
             for sample, several in self.fetch(sources).items()
             for each in several
             if each is not None
@@ -325,7 +341,12 @@ class Plan:
 
     @documented("routecap_plan_gather")
     def gather(
-        self, sources: Sources, *, out: Any = None, classes: Any = None, stream: Any = None
+        self,
+        sources: Sources,
+        *,
+        out: TensorLike | None = None,
+        classes: TensorLike | None = None,
+        stream: StreamLike | None = None,
     ) -> Gathered:
         """The ids of this rank, in its layout, and the class of each cell.
 
@@ -353,8 +374,12 @@ class Plan:
 
     @documented("routecap_plan_gather_values")
     def gather_values(
-        self, values: Sequence[Any] | Mapping[int, Any], *, fill: Any = 0, out: Any = None
-    ) -> Any:
+        self,
+        values: Sequence[Any] | Mapping[int, Any],
+        *,
+        fill: ArrayLike = 0,
+        out: TensorLike | None = None,
+    ) -> TensorLike:
         """Lay out one element for each token in the same way: [rows, ...] of `values`, for each
         sample an array [length, ...], all of one type.
 
@@ -404,7 +429,7 @@ class Plan:
         return out
 
     @documented("routecap_plan_scatter")
-    def scatter(self, ids: Any, classes: Any = None) -> list[Routing]:
+    def scatter(self, ids: TensorLike, classes: TensorLike | None = None) -> list[Routing]:
         """Make a routing for each sample from ids that this rank's routers have recorded, of
         `shape` and `dtype` in host memory.
         """
@@ -427,7 +452,7 @@ class Plan:
     # ---- Onto a device
 
     @documented("routecap_plan_pack")
-    def pack(self, sources: Sources, packed: Any) -> PlanReport:
+    def pack(self, sources: Sources, packed: TensorLike) -> PlanReport:
         """Pack the ids for upload into host memory of `packed_bytes`: a tensor of uint8, preferably
         pinned.
         """
@@ -440,7 +465,13 @@ class Plan:
 
     @documented("routecap_plan_unpack")
     def unpack(
-        self, packed: Any, out: Any, *, classes: Any = None, scratch: Any = None, stream: Any = None
+        self,
+        packed: TensorLike,
+        out: TensorLike,
+        *,
+        classes: TensorLike | None = None,
+        scratch: TensorLike | None = None,
+        stream: StreamLike | None = None,
     ) -> None:
         """Upload what was packed, and write the ids of this rank where `out` is: one copy and one
         kernel, which a CUDA graph can capture.
@@ -476,7 +507,13 @@ class Plan:
         )
         raw.routecap_plan_unpack(self._handle, _memory(upload), target, where)
 
-    def _gather_on_device(self, sources: Sources, out: Any, classes: Any, stream: Any) -> Gathered:
+    def _gather_on_device(
+        self,
+        sources: Sources,
+        out: TensorLike,
+        classes: TensorLike | None,
+        stream: StreamLike | None,
+    ) -> Gathered:
         import torch
 
         if not isinstance(out, torch.Tensor):
@@ -506,7 +543,7 @@ class Plan:
 
     def _result(
         self,
-        given: Any,
+        given: TensorLike,
         name: str,
         dtype: "np.dtype[Any]",
         shape: tuple[int, ...],
@@ -543,7 +580,7 @@ def _bytes(tensor: Tensor) -> int:
     return int(np.prod(tensor.shape, dtype=np.int64)) * tensor.itemsize
 
 
-def _memory(tensor: Tensor) -> Any:
+def _memory(tensor: Tensor) -> object:
     return raw.memory(tensor.address, _bytes(tensor), 0 if tensor.readonly else 1, tensor.holder)
 
 
@@ -573,7 +610,7 @@ def _by_sample(sources: Sequence[Any] | Mapping[int, Any]) -> dict[int, list[Any
     }
 
 
-def needed_rows(loss_mask: Any) -> int:
+def needed_rows(loss_mask: ArrayLike) -> int:
     """How many rows of a sequence are needed, of a mask [tokens] of the tokens that have a loss:
     those before the last of them.
 

@@ -6,6 +6,7 @@ from . import _structs as structs
 from ._constants import Dtype, ReceivedFlag, Status
 from ._errors import error
 from ._library import raw
+from ._protocols import StreamLike, TensorLike
 from ._tensors import (
     describe,
     expect_dense,
@@ -63,15 +64,15 @@ class Table(NamedTuple):
 def read(
     capturer: "Capturer",
     table: Table,
-    metadata: Any,
+    metadata: TensorLike,
     *,
-    live_rows: Any,
-    ids: Any = None,
+    live_rows: TensorLike,
+    ids: TensorLike | None = None,
     global_ids: bool = False,
-    expert_ends: Any = None,
+    expert_ends: TensorLike | None = None,
     expert_alignment: int = 0,
     expanded_rows: int = 0,
-    stream: Any = None,
+    stream: StreamLike | None = None,
 ) -> None:
     """Add what this rank executed to its table (routecap_received_read). The rows are expanded
     where `expert_ends` is given, and then `ids` is None.
@@ -99,7 +100,9 @@ def read(
     raw.routecap_received_read(capturer._handle, received, capturer._stream(stream, metadata))
 
 
-def compare(capturer: "Capturer", table: Table, topk_ids: Any, *, stream: Any = None) -> None:
+def compare(
+    capturer: "Capturer", table: Table, topk_ids: TensorLike, *, stream: StreamLike | None = None
+) -> None:
     """Count what the sum of all ranks' tables has of the ids that this rank's router chose
     (routecap_received_compare).
     """

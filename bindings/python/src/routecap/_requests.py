@@ -12,6 +12,7 @@ from ._docs import documented
 from ._errors import Error, UnknownError, member
 from ._library import raw
 from ._opened import Opened
+from ._protocols import TensorLike
 from ._reading import FILL, Coverage, copy_into, read_coverage, read_flags, read_missing, rows_of
 from ._routing import Routing
 from ._steps import Step, ticket_of
@@ -190,7 +191,7 @@ class Request:
     @documented("routecap_request_extract_into")
     def extract_into(
         self,
-        out: Any,
+        out: TensorLike,
         first: int = 0,
         rows: int | None = None,
         *,

@@ -1,12 +1,11 @@
 """How a router chooses experts."""
 
-from typing import Any
-
 from . import _structs as structs
 from ._constants import Dtype, GroupScore, Method, RouterFlag, Score, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
+from ._protocols import TensorLike
 from ._tensors import describe, expect_dense, expect_device, expect_dtype, expect_kind
 from .names import DtypeLike, GroupScoreName, MethodName, ScoreName
 
@@ -35,9 +34,9 @@ class Router:
         groups_kept: int | None = None,
         scale: float | None = None,
         floor: float | None = None,
-        bias: Any = None,
+        bias: TensorLike | None = None,
         bias_dtype: DtypeLike | None = None,
-        hash_table: Any = None,
+        hash_table: TensorLike | None = None,
     ) -> None:
         """A router of `method`, or of its parts."""
         memory = structs.router.empty()

@@ -2,21 +2,23 @@
 
 import pickle
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack, overload
+from operator import index as number_of
+from typing import Any, SupportsIndex, Unpack, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _structs as structs
-from ._constants import IdSpace, Missing, Status, TrustFlag
+from ._constants import IdSpace, Missing, Provenance, Status, TrustFlag
 from ._contents import Contents, Segment, _Segments
 from ._docs import documented
 from ._errors import Error, error, member
 from ._library import raw
 from ._message import WireHint, WireOptions, decode, encode
+from ._protocols import BytesLike, MessageLike
 from ._reading import rows_of
 from ._tensors import as_bytes, describe, dtype_of, integers, numpy_dtype, provenances
-from .names import DtypeLike, IdSpaceName, WireLike
+from .names import DtypeLike, IdSpaceName, ProvenanceName, WireLike
 
 _Slice = slice  # which means something else within the class
 
@@ -43,7 +45,7 @@ class Routing(Contents):
         )
 
     @classmethod
-    def _of(cls, handle: Any) -> "Routing":
+    def _of(cls, handle: object) -> "Routing":
         self = object.__new__(cls)
         self._handle = handle
         self._seen = None
@@ -79,7 +81,7 @@ class Routing(Contents):
     @overload
     def __getitem__(self, index: _Slice) -> "Routing": ...
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | _Slice) -> "NDArray[Any] | Routing":
         if isinstance(index, _Slice):
             start, stop, step = index.indices(self.rows)
             if step != 1:
@@ -88,7 +90,8 @@ class Routing(Contents):
                 )
             return self.slice(self.first + start, max(stop - start, 0))
         number = range(self.rows)[index]  # negative ones from the end, and IndexError
-        return self.slice(self.first + number, 1).ids()[0]
+        row: NDArray[Any] = self.slice(self.first + number, 1).ids()[0]
+        return row
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         return iter(self.ids())
@@ -125,7 +128,7 @@ class Routing(Contents):
         data: bytes = raw.serialize(self._handle)
         return data
 
-    def serialize_into(self, out: Any) -> int:
+    def serialize_into(self, out: bytearray | memoryview | NDArray[Any]) -> int:
         """Write the serialised form to a buffer, shared memory for instance, of `serialized_bytes`
         or more; return how many were written.
         """
@@ -137,7 +140,7 @@ class Routing(Contents):
 
     @staticmethod
     @documented("routecap_routing_deserialize")
-    def deserialize(data: Any, *, trusted: bool = False, copy: bool = False) -> "Routing":
+    def deserialize(data: BytesLike, *, trusted: bool = False, copy: bool = False) -> "Routing":
         """The routing of a buffer in the serialised form, in place: it holds the buffer, which must
         not change. With `copy` it does not.
 
@@ -154,7 +157,9 @@ class Routing(Contents):
     # ---- Arrays of any origin
 
     @staticmethod
-    def from_wire(data: Any, format: WireLike = "any", **hint: "Unpack[WireHint]") -> "Routing":
+    def from_wire(
+        data: MessageLike, format: WireLike = "any", **hint: "Unpack[WireHint]"
+    ) -> "Routing":
         """Decode a server's message into a routing: bytes, text, or the result of json.loads.
 
         `format` is its name or who writes it: "vllm", "sglang", "nemo-rl", "megatron". `hint` is
@@ -172,16 +177,16 @@ class Routing(Contents):
 
     @staticmethod
     def from_arrays(
-        ids: Any,
+        ids: ArrayLike,
         *,
         experts: int | None = None,
         first: int = 0,
         valid: NDArray[Any] | None = None,
         reasons: NDArray[Any] | None = None,
-        tags: Any = 0,
-        layer_map: Any = None,
-        layer_experts: Any = None,
-        layer_provenance: Any = None,
+        tags: ArrayLike = 0,
+        layer_map: ArrayLike | None = None,
+        layer_experts: ArrayLike | None = None,
+        layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
@@ -239,7 +244,7 @@ class Routing(Contents):
                 )
         if kept.dtype != given.dtype:
             wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
-            outside = wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid
+            outside = np.asarray(wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid)
             if outside.any():
                 raise _wrong_cell(given, outside, f"ids of {most} experts are in [0, {most - 1}]")
         tags = np.asarray(tags, np.uint64)
@@ -284,9 +289,9 @@ class Routing(Contents):
         first: int = 0,
         dtype: DtypeLike,
         experts: int | None = None,
-        layer_map: Any = None,
-        layer_experts: Any = None,
-        layer_provenance: Any = None,
+        layer_map: ArrayLike | None = None,
+        layer_experts: ArrayLike | None = None,
+        layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
@@ -298,11 +303,13 @@ class Routing(Contents):
         of an array may lie apart, if those of all arrays lie equally far apart.
         """
         dtype = dtype_of(dtype)
-        owners: list[Any] = []
+        owners: list[object] = []
         apart: set[int] = set()  # bytes between rows that do not follow one another
         dense: set[int] = set()  # and between those that do
 
-        def address(array: Any, shape: tuple[int, ...], kind: Any, name: str) -> int:
+        def address(
+            array: NDArray[Any] | None, shape: tuple[int, ...], kind: DTypeLike, name: str
+        ) -> int:
             if array is None:
                 return 0
             array = np.asarray(array)
@@ -312,10 +319,12 @@ class Routing(Contents):
                     f"{name} must be a C-contiguous array of {np.dtype(kind)} of shape {shape}, not"
                     f" {array.dtype} of {array.shape}",
                 )
-            owners.append(memoryview(array) if array.size else array)
+            owners.append(array.data if array.size else array)
             return int(describe(array, name).address)
 
-        def address_of_rows(array: Any, shape: tuple[int, ...], kind: Any, name: str) -> int:
+        def address_of_rows(
+            array: NDArray[Any] | None, shape: tuple[int, ...], kind: DTypeLike, name: str
+        ) -> int:
             rows = None if array is None else np.asarray(array)
             if rows is None or rows.ndim != len(shape) or rows.flags.c_contiguous:
                 if rows is not None and len(rows) > 1:
@@ -386,12 +395,12 @@ class Routing(Contents):
 
     # ---- Pickling and copying
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        if protocol < 5:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        if number_of(protocol) < 5:
             return Routing.deserialize, (self.serialize(),)
         view = self._look()
 
-        def out_of_band(array: NDArray[Any] | None) -> Any:
+        def out_of_band(array: NDArray[Any] | None) -> pickle.PickleBuffer | None:
             return (
                 None if array is None else pickle.PickleBuffer(array.data.cast("B"))
             )  # flat: some receivers take its length for its size
@@ -427,7 +436,7 @@ class Routing(Contents):
     def __copy__(self) -> "Routing":
         return self._of(self._handle)
 
-    def __deepcopy__(self, memo: Any) -> "Routing":
+    def __deepcopy__(self, memo: object) -> "Routing":
         return self._of(self._handle)  # nothing in it can change
 
     def __repr__(self) -> str:
@@ -464,7 +473,7 @@ def _reasons(valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return reasons
 
 
-def _wrong_cell(ids: NDArray[Any], wrong: Any, reason: str) -> Error:
+def _wrong_cell(ids: NDArray[Any], wrong: NDArray[np.bool_], reason: str) -> Error:
     """The error of the first of some cells."""
     row, layer = np.argwhere(wrong)[0].tolist()
     found = f"ids[{row}, {layer}] is {ids[row, layer].tolist()}, but {reason}"
@@ -491,7 +500,14 @@ def _rebuild(
     kind = np.dtype(dtype)
     size = layers * k * kind.itemsize
 
-    def segment(start: int, count: int, records: Any, tags: Any, tag: int, reason: int) -> Segment:
+    def segment(
+        start: int,
+        count: int,
+        records: BytesLike | None,
+        tags: BytesLike | None,
+        tag: int,
+        reason: int,
+    ) -> Segment:
         if records is None:
             return Segment(start, count, None, None, None, tag, reason)
         rows = np.frombuffer(records, np.uint8).reshape(count, stride)

@@ -1,7 +1,7 @@
 """Batches of routings, and which of their items were refused."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class Routings(Sequence[Routing]):
     @overload
     def __getitem__(self, index: slice) -> list[Routing]: ...
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Routing | list[Routing]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         number = range(len(self))[index]
@@ -93,7 +93,7 @@ class PartialError(Error):
     routings: Routings | None = None
     """What the other items gave."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (
             type(self),
             (self.status, str(self)),

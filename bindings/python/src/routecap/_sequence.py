@@ -3,13 +3,14 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from . import _structs as structs
 from ._constants import ALL, AppendPolicy, IdSpace, SequenceFlag, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
+from ._protocols import BytesLike
 from ._routing import Routing
 from ._tensors import integers
 from .names import AppendPolicyName, IdSpaceName
@@ -94,8 +95,8 @@ class Sequence:
         k: int,
         experts: int = 0,
         *,
-        layer_map: Any = None,
-        layer_experts: Any = None,
+        layer_map: ArrayLike | None = None,
+        layer_experts: ArrayLike | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         budget_bytes: int = 0,
     ) -> None:
@@ -122,7 +123,7 @@ class Sequence:
         self._handle = raw.routecap_sequence_create(config)[1]
 
     @classmethod
-    def _of(cls, handle: Any) -> "Sequence":
+    def _of(cls, handle: object) -> "Sequence":
         self = object.__new__(cls)
         self._handle = handle
         return self
@@ -152,7 +153,7 @@ class Sequence:
     @documented("routecap_sequence_append")
     def append(
         self,
-        tokens: Any,
+        tokens: ArrayLike,
         routing: Routing | None = None,
         *,
         token_start: int = 0,
@@ -254,7 +255,7 @@ class Sequence:
 
     @staticmethod
     @documented("routecap_sequence_deserialize")
-    def deserialize(data: Any, *, budget_bytes: int = 0) -> "Sequence":
+    def deserialize(data: BytesLike, *, budget_bytes: int = 0) -> "Sequence":
         """Make a sequence from such bytes. Nothing in them is trusted."""
         return Sequence._of(raw.routecap_sequence_deserialize(data, budget_bytes)[1])
 

@@ -11,6 +11,7 @@ from ._constants import ALL, MAX_PIECES, IdSpace, Status
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
+from ._protocols import BytesLike
 from ._tensors import as_bytes, numpy_dtype
 
 
@@ -31,7 +32,7 @@ class Serialized(NamedTuple):
 
 
 @documented("routecap_serialized_info")
-def serialized_info(data: Any) -> Serialized:
+def serialized_info(data: BytesLike) -> Serialized:
     """Read the fixed part of a serialised routing's header: its shape, and how many bytes it has in
     all.
     """
@@ -71,7 +72,7 @@ def _pieces(
 
 
 @documented("routecap_serialized_splice")
-def splice_pieces(head: Any, tail: Any, row: int) -> list[memoryview]:
+def splice_pieces(head: BytesLike, tail: BytesLike, row: int) -> list[memoryview]:
     """Splice two serialised routings of one sequence, the rows of `head` before position `row` and
     those of `tail` from it on, without copying them:
     written one after another (os.writev, socket.sendmsg), the pieces are the result.
@@ -84,7 +85,7 @@ def splice_pieces(head: Any, tail: Any, row: int) -> list[memoryview]:
     )
 
 
-def splice(head: Any, tail: Any, row: int) -> bytes:
+def splice(head: BytesLike, tail: BytesLike, row: int) -> bytes:
     """The serialised routing of the rows of `head` before position `row` and those of `tail` from
     it on: see `splice_pieces`.
     """
@@ -107,7 +108,7 @@ def slice_table(header: bytes, first: int, rows: int) -> tuple[bytearray, NDArra
 
 
 @documented("routecap_serialized_slice")
-def slice_pieces(data: Any, first: int, rows: int | None = None) -> list[memoryview]:
+def slice_pieces(data: BytesLike, first: int, rows: int | None = None) -> list[memoryview]:
     """Rows of a serialised routing, `rows` from position `first` on, without copying them: written
     one after another, the pieces are a serialised
     routing. No other bytes of `data` are read than its header.

@@ -21,7 +21,7 @@ class LayerSources(NamedTuple):
 
     source: bytes
     layers: NDArray[np.void]
-    first: Any
+    first: object
     held: Any
     whole_step: bool = False
 
@@ -29,7 +29,7 @@ class LayerSources(NamedTuple):
 class PreparedIssue(NamedTuple):
     """Made by `Capturer.prepare_issue`. Issued by `routecap.adapter.issue_prepared`, in one call."""
 
-    handle: Any
+    handle: object
     positions: int
 
 

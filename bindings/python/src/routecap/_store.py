@@ -129,7 +129,7 @@ class Store:
         """Create a store in the shape of a capturer, or of settings: layers, k, experts, id_space,
         layer_map, layer_experts, layer_provenance.
         """
-        self._handle: Any = None
+        self._handle: object = None
         self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)
         of = shape_of(capturer, shape)  # held: it has the arrays of layers
         self._handle = raw.routecap_store_create(self._config, of.memory)[1]

@@ -6,7 +6,6 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,10 @@ from numpy.typing import NDArray
 from ._constants import SERIALIZED_MIN, Status
 from ._errors import Error, error
 from ._mapped import Member, routings_in
+from ._protocols import BytesLike
 from ._routing import Routing, merge
 from ._serialized import Serialized, serialized_info, slice_pieces
+from ._tensors import as_bytes
 
 _AT_ONCE = 4 << 20
 """Bytes of ids that are read before those of some layers are kept."""
@@ -29,8 +30,8 @@ class StoredRouting:
         layers: See `of_layers`.
     """
 
-    def __init__(self, data: Any, layers: Sequence[int] | None = None) -> None:
-        self._data = memoryview(data).cast("B")
+    def __init__(self, data: BytesLike, layers: Sequence[int] | None = None) -> None:
+        self._data = as_bytes(data, "data")
         self._layers = layers
         self.info: Serialized = serialized_info(self._data[:SERIALIZED_MIN])
         if len(self._data) != self.info.bytes:

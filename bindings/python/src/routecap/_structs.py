@@ -115,7 +115,7 @@ def spans(
     return array
 
 
-def _column(name: str, given: Any) -> NDArray[Any]:
+def _column(name: str, given: object) -> NDArray[Any]:
     """A column of spans as an array, of numbers that fit its field."""
     if isinstance(given, str) and name == "flags":
         given = member(SpanFlag, given)
@@ -147,7 +147,7 @@ def _number(name: str, value: Any) -> int:
         raise _no_number(name, repr(value), value) from None
 
 
-def _no_number(name: str, what: str, value: Any) -> Error:
+def _no_number(name: str, what: str, value: object) -> Error:
     wanted = "a Request or its handle" if name == "request" else "an integer"
     return error(Status.ERR_DTYPE, f"{name}: {what} is not {wanted}. Spans are made by {_SPANS}")
 
@@ -169,7 +169,7 @@ _FORMS = {
 }
 
 
-def expect_array(given: Any, name: str, form: str) -> None:
+def expect_array(given: object, name: str, form: str) -> None:
     """Refuse what is no array of the dtype that `form` names."""
     dtype, example = _FORMS[form]
     if getattr(given, "dtype", None) != dtype:
@@ -180,7 +180,7 @@ def expect_array(given: Any, name: str, form: str) -> None:
         )
 
 
-def what_it_is(given: Any) -> str:
+def what_it_is(given: object) -> str:
     """For errors."""
     if not isinstance(given, np.ndarray):
         return f"a {type(given).__name__}"

@@ -4,36 +4,18 @@ No framework is imported here: what gives us a tensor has imported it already.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ._constants import Dtype, Provenance, Status
 from ._errors import Error, error, member
 from ._library import raw
+from ._protocols import BytesLike, StreamLike, SupportsCudaArray, Tensor, TensorLike
 
 HOST = -1  # as a device: host memory
-
-
-class Tensor(NamedTuple):
-    """Memory that somebody else owns: `holder` keeps it."""
-
-    address: int
-    dtype: Dtype | str
-    """What it is; a name if routecap has no use for such elements."""
-    itemsize: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    """In elements. 0 is memory that several elements share."""
-    device: int | None
-    """Ordinal, HOST, or None: a CUDA device, its owner does not say which."""
-    readonly: bool
-    pinned: Callable[[], bool]
-    """Whether host memory is page-locked, so that a device reads it too."""
-    holder: Any
-
 
 _FORMATS = {
     "B": Dtype.U8,
@@ -111,7 +93,7 @@ def numpy_dtype(dtype: int) -> "np.dtype[Any]":
     return _NUMPY_TYPES[dtype]
 
 
-def dtype_of(value: Any) -> Dtype:
+def dtype_of(value: object) -> Dtype:
     """A Dtype of what names a type of ids: a Dtype, its number or name, anything that NumPy takes
     for a dtype, or torch's.
     """
@@ -154,14 +136,13 @@ def _in_elements(strides: tuple[int, ...], itemsize: int, name: str) -> tuple[in
     return tuple([stride // itemsize for stride in strides])
 
 
-def _from_buffer(tensor: Any, name: str) -> Tensor:
-    bfloat16 = (
-        isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16"
-    )  # of ml_dtypes, which the buffer protocol does not know
-    address, form, itemsize, shape, strides, readonly = raw.describe_buffer(
-        tensor.view(np.uint16) if bfloat16 else tensor
-    )
-    holder = tensor if isinstance(tensor, np.ndarray) else memoryview(tensor)
+def _from_buffer(tensor: BytesLike, name: str) -> Tensor:
+    bfloat16, seen = False, tensor
+    if isinstance(tensor, np.ndarray) and tensor.dtype.name == "bfloat16":
+        bfloat16 = True  # of ml_dtypes, which the buffer protocol does not know
+        seen = tensor.view(np.uint16)
+    address, form, itemsize, shape, strides, readonly = raw.describe_buffer(seen)
+    holder: object = tensor if isinstance(tensor, np.ndarray) else memoryview(tensor)
     dtype = Dtype.BF16 if bfloat16 else _known(_FORMATS, form.lstrip("@=<"))
     return Tensor(
         address,
@@ -204,7 +185,7 @@ def _from_torch(tensor: Any, name: str) -> Tensor:
     )
 
 
-def _from_cuda_array(tensor: Any, name: str) -> Tensor:
+def _from_cuda_array(tensor: SupportsCudaArray, name: str) -> Tensor:
     face = tensor.__cuda_array_interface__
     if face.get("mask") is not None:
         raise error(
@@ -270,7 +251,7 @@ def _from_dlpack(tensor: Any, name: str) -> Tensor:
     )
 
 
-def describe(tensor: Any, name: str) -> Tensor:
+def describe(tensor: TensorLike, name: str) -> Tensor:
     """What a tensor is; `name` is its argument's, for errors. A description describes itself."""
     if type(tensor) is Tensor:
         return tensor
@@ -357,7 +338,7 @@ def expect_dtype(tensor: Tensor, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
     )
 
 
-def expect_kind(tensor: Tensor, dtype: Any, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
+def expect_kind(tensor: Tensor, dtype: object, dtypes: tuple[Dtype, ...], name: str) -> Dtype:
     """The type of a tensor's elements: one of `dtypes`, or `dtype`, which the caller says they are."""
     if dtype is None:
         return expect_dtype(tensor, dtypes, name)
@@ -413,7 +394,7 @@ def matrix(tensor: Tensor, name: str, columns: str) -> tuple[int, int, int, int]
 # ---- Streams
 
 
-def stream_of(stream: Any) -> int:
+def stream_of(stream: StreamLike) -> int:
     """The address of a stream: an int, or torch's, cupy's, numba's or CUDA Python's object."""
     if isinstance(stream, int):
         return stream
@@ -445,7 +426,7 @@ def torch_stream() -> Callable[[int], int]:
     return found
 
 
-def current_stream(tensor: Any, device: int) -> int:
+def current_stream(tensor: object, device: int) -> int:
     """The stream on which the framework of `tensor` works now; of None: the one that is imported,
     torch before cupy. Without one, the legacy
     default.
@@ -477,7 +458,7 @@ class DeviceArray:
         shape: tuple[int, int],
         row_stride: int,
         device: int,
-        owner: Any,
+        owner: object,
     ) -> None:
         self.shape = shape
         self.dtype = numpy_dtype(dtype)
@@ -487,7 +468,7 @@ class DeviceArray:
         self._owner = raw.memory(address, 0, 0, owner)
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         strides = self._row_stride * self.dtype.itemsize, self.dtype.itemsize
         return {
             "shape": self.shape,
@@ -501,11 +482,11 @@ class DeviceArray:
     def __dlpack__(
         self,
         *,
-        stream: Any = None,
+        stream: object = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> Any:
+    ) -> object:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("the sink is given away in place only: copy what you made of it")
         return raw.make_dlpack(
@@ -535,7 +516,7 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
 
-def integers(values: Any, kind: Any) -> NDArray[Any] | None:
+def integers(values: ArrayLike | None, kind: type[np.integer[Any]]) -> NDArray[Any] | None:
     """A dense array of one integer type, of numbers that fit it."""
     if values is None:
         return None
@@ -554,16 +535,18 @@ def integers(values: Any, kind: Any) -> NDArray[Any] | None:
     return np.ascontiguousarray(array, kind)
 
 
-def provenances(values: Any) -> NDArray[Any] | None:
+def provenances(
+    values: Sequence[Provenance | str] | NDArray[Any] | None,
+) -> NDArray[Any] | None:
     if values is not None and not isinstance(values, np.ndarray):
         values = [member(Provenance, value) for value in values]
     return integers(values, np.int32)
 
 
-def as_bytes(data: Any, name: str) -> memoryview:
+def as_bytes(data: BytesLike, name: str) -> memoryview:
     """A buffer's bytes; it is held as long as they are."""
     try:
-        return memoryview(data).cast("B")
+        return memoryview(data).cast("B")  # type: ignore[arg-type]  # arrays are buffers
     except TypeError as reason:
         raise error(
             Status.ERR_ARGUMENT,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from . import _structs as structs
 from ._constants import Status, Wire, WireFact
@@ -18,6 +18,7 @@ from ._message import (
     read_report,
     wire_format,
 )
+from ._protocols import MessageLike
 from ._routing import Routing
 from .names import WireDtypeLike, WireFactName, WireLike
 
@@ -53,7 +54,7 @@ def wire_formats() -> dict[str, WireFormat]:
 
 @documented("routecap_wire_decode")
 def wire_decode(
-    data: Any, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]
+    data: MessageLike, format: WireLike = Wire.ANY, **hint: Unpack[WireHint]
 ) -> tuple[Routing, WireReport]:
     """Decode a message into a routing and a report.
 
@@ -65,7 +66,7 @@ def wire_decode(
 
 
 def wire_decode_batch(
-    messages: Iterable[Any],
+    messages: Iterable[MessageLike],
     format: WireLike = Wire.ANY,
     *,
     hints: Sequence[WireHint] | None = None,
@@ -112,7 +113,7 @@ class WireDecoder:
         _, self._handle = raw.routecap_wire_decoder_create(wire_format(format), given)
 
     @documented("routecap_wire_decoder_write")
-    def write(self, data: Any) -> None:
+    def write(self, data: MessageLike) -> None:
         """Give the decoder the next bytes of the message."""
         raw.routecap_wire_decoder_write(self._handle, data)
 

@@ -28,8 +28,9 @@ from ._mapped import ROUTING, in_folder, mapped
 from ._message import wire_fact
 from ._outbox import Outbox
 from ._samples import alike, layer_of, prompt_of, token_texts
+from ._protocols import Tensor
 from ._serialized import slice_table
-from ._tensors import Tensor, describe
+from ._tensors import describe
 from .models import has_experts_field
 
 __all__ = [

@@ -1,5 +1,5 @@
 """The names of the constants, as types: what a setting takes as a string. By them a type checker
-finds a typo.
+finds a typo. And what an argument takes that another library makes: tensors, streams, buffers.
 
 A program that has such a name in a variable of type str asks the enum for the member:
 ``routecap.Backend[name.upper()]``.
@@ -35,10 +35,12 @@ from ._constants import (
     WireFactName,
     WireName,
 )
+from ._protocols import BytesLike, NumberLike, StreamLike, TensorLike
 
 __all__ = [
     "AppendPolicyName",
     "BackendName",
+    "BytesLike",
     "DtypeLike",
     "DtypeName",
     "ExtractName",
@@ -47,6 +49,7 @@ __all__ = [
     "IntegerName",
     "Integers",
     "MethodName",
+    "NumberLike",
     "OrderName",
     "PlanContextName",
     "PlanLayoutName",
@@ -56,6 +59,8 @@ __all__ = [
     "ScoreName",
     "SnapshotName",
     "SpanFlagName",
+    "StreamLike",
+    "TensorLike",
     "WireAlias",
     "WireColumnsName",
     "WireDtypeLike",

@@ -11,8 +11,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias, Union, Unpack
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ._config import Settings
 from ._constants import Backend, Role, Snapshot, Status
 from ._errors import error
 from ._library import raw
+from ._protocols import StreamLike, Tensor
 from ._steps import LayerSources, PreparedIssue, Step
 from ._tensors import dtype_of
 from .names import SnapshotName
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 _TYPES = torch.int16, torch.int32, torch.int64
 _UNWRITTEN = {torch.int16: -0x7F80, torch.int32: -0x7F7F7F80}  # bytes 0x80, as the sink has them
 _NO_ID = -1
+_Layers: TypeAlias = Union[torch.Tensor, Sequence[torch.Tensor], Mapping[int, torch.Tensor]]
 
 
 class Capturer(_Capturer):
@@ -95,7 +97,7 @@ class Capturer(_Capturer):
         )
         self._thread.start()
 
-    def _event(self) -> Any:
+    def _event(self) -> torch.Event | None:
         """What tells when a copy has arrived. On the host it has when it was made."""
         return None if self._on.type == "cpu" else torch.Event(self._on)
 
@@ -116,7 +118,7 @@ class Capturer(_Capturer):
 
     # ---- The forward pass
 
-    def bind(self, first_layer: int, tensor: Any) -> None:
+    def bind(self, first_layer: int, tensor: torch.Tensor) -> None:
         """Use a tensor [layers, rows, k] of int16 or int32 on the device, of all layers, in the
         place of `ids`. A step then costs one kernel more, which brings its rows together.
         """
@@ -140,7 +142,7 @@ class Capturer(_Capturer):
         """Where a router may write the ids of a layer, [rows, k]."""
         return self.ids[:, layer]
 
-    def begin(self, rows: int, *, stream: Any = None) -> None:
+    def begin(self, rows: int, *, stream: StreamLike | None = None) -> None:
         """Begin a pass of up to `rows` rows: whatever it does not write is missing.
 
         A pass that was begun before and not issued is discarded.
@@ -154,10 +156,10 @@ class Capturer(_Capturer):
         self.discard()
         self._begun, self._recorded = rows, {}
 
-    def snapshot(self, *, stream: Any = None) -> None:
+    def snapshot(self, *, stream: StreamLike | None = None) -> None:
         """Does nothing: `issue` copies the rows."""
 
-    def discard(self, *, stream: Any = None) -> None:
+    def discard(self, *, stream: StreamLike | None = None) -> None:
         """Forget the last pass, such as a warm-up: nothing of it can be issued."""
         self.ids.fill_(_UNWRITTEN[self.ids.dtype])  # all, whatever the last pass began
         self._begun = None
@@ -165,12 +167,12 @@ class Capturer(_Capturer):
     def record(
         self,
         layer: int,
-        ids: Any,
+        ids: torch.Tensor,
         *,
         columns: int | None = None,
         first_row: int = 0,
-        table: Any = None,
-        **others: Any,
+        table: torch.Tensor | None = None,
+        **others: object,
     ) -> None:
         """Copy the ids [rows, k] that a router chose, of int16, int32 or int64.
 
@@ -195,12 +197,12 @@ class Capturer(_Capturer):
 
     def record_layers(
         self,
-        ids: Any,
+        ids: _Layers | LayerSources,
         *,
         columns: int | None = None,
         first_row: int = 0,
         whole_step: bool = False,
-        **others: Any,
+        **others: object,
     ) -> None:
         """Copy the ids of several layers at once, behind the last router: a tensor [layers, rows, k]
         or a list of one tensor for each layer, of all layers, or {layer: tensor} of some, of one
@@ -208,9 +210,11 @@ class Capturer(_Capturer):
 
         whole_step: The call also begins the pass, with as many rows as the ids have.
         """
-        sources = ids
-        if not isinstance(ids, LayerSources):
-            sources = self.layer_sources(ids, columns=columns, whole_step=whole_step, **others)
+        sources = (
+            ids
+            if isinstance(ids, LayerSources)
+            else self.layer_sources(ids, columns=columns, whole_step=whole_step, **others)
+        )
         layers, tensors = sources.layers["layer"].tolist(), sources.held
         if sources.whole_step:
             self.begin(tensors[0].shape[0] if layers else 0)
@@ -225,7 +229,12 @@ class Capturer(_Capturer):
         self._write(whole.transpose(0, 1), self.ids[rows, layers[0] : layers[0] + len(layers)])
 
     def layer_sources(
-        self, ids: Any, *, columns: int | None = None, whole_step: bool = False, **others: Any
+        self,
+        ids: _Layers,
+        *,
+        columns: int | None = None,
+        whole_step: bool = False,
+        **others: object,
     ) -> LayerSources:
         """The ids of `record_layers`, checked once, for memory that is recorded again and again."""
         _expect_none(others)
@@ -276,7 +285,7 @@ class Capturer(_Capturer):
                 f" its {self.k} experts first and others behind them, as fused shared experts are",
             )
 
-    def _expect_table(self, table: Any) -> None:
+    def _expect_table(self, table: torch.Tensor) -> None:
         _expect_tensor(table, "table", (torch.int32, torch.int64))
         if table.dim() != 1:
             raise error(
@@ -313,10 +322,10 @@ class Capturer(_Capturer):
         spans: NDArray[np.void] | None,
         *,
         tag: int = 0,
-        positions: Any = None,
+        positions: torch.Tensor | Tensor | None = None,
         snapshot: Snapshot | SnapshotName = Snapshot.TAKEN,
         status: NDArray[np.int32] | None = None,
-        stream: Any = None,
+        stream: StreamLike | None = None,
     ) -> Step:
         """The pass is launched: say which of its rows belong to which request.
 
@@ -347,7 +356,7 @@ class Capturer(_Capturer):
                 f"spans name {rows} sink rows, the capturer has {self.rows}: give each row of the"
                 " forward pass its number in it",
             )
-        positions = getattr(positions, "holder", positions)
+        positions = positions.holder if isinstance(positions, Tensor) else positions
         if positions is not None:
             _expect_tensor(positions, "positions", (torch.int32, torch.int64))
             if positions.dim() != 1 or len(positions) < rows:
@@ -369,7 +378,7 @@ class Capturer(_Capturer):
         slot.step, self._issued, self._begun = step, self._issued + 1, None
         return step
 
-    def prepare_issue(self, *unused: Any, **more: Any) -> PreparedIssue:
+    def prepare_issue(self, *unused: object, **more: object) -> PreparedIssue:
         raise error(Status.ERR_ARGUMENT, "routecap.torch prepares no issue: call issue")
 
     def is_capturing(self) -> bool:
@@ -391,7 +400,7 @@ class Capturer(_Capturer):
 class _Slot:
     """Page-locked memory for the rows of one step in flight."""
 
-    def __init__(self, ids: torch.Tensor, event: Any) -> None:
+    def __init__(self, ids: torch.Tensor, event: torch.Event | None) -> None:
         pinned = ids.device.type != "cpu"
         self.event = event
         self.step: Step | None = None  # the last that had this slot
@@ -429,7 +438,7 @@ class _Slot:
         return memory
 
 
-def _hand_over(handle: Any, arriving: queue.SimpleQueue[tuple[int, _Slot, int] | None]) -> None:
+def _hand_over(handle: object, arriving: queue.SimpleQueue[tuple[int, _Slot, int] | None]) -> None:
     """What the thread does: it has no reference to the capturer, which ends it."""
     while (item := arriving.get()) is not None:
         ticket, slot, rows = item
@@ -441,7 +450,7 @@ def _hand_over(handle: Any, arriving: queue.SimpleQueue[tuple[int, _Slot, int] |
             raw.routecap_step_arrive(handle, ticket, None)
 
 
-def _expect_tensor(given: Any, name: str, types: tuple[torch.dtype, ...]) -> None:
+def _expect_tensor(given: object, name: str, types: tuple[torch.dtype, ...]) -> None:
     if not isinstance(given, torch.Tensor):
         raise error(
             Status.ERR_DTYPE,
@@ -455,7 +464,7 @@ def _expect_tensor(given: Any, name: str, types: tuple[torch.dtype, ...]) -> Non
         )
 
 
-def _expect_none(others: Mapping[str, Any]) -> None:
+def _expect_none(others: Mapping[str, object]) -> None:
     given = [name for name, value in others.items() if value is not None and value is not False]
     if given:
         raise error(

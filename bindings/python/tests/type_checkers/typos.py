@@ -56,6 +56,11 @@ capturer.open_batch(["a", "b"])  # wrong
 capturer.open_batch(3, policy="replaced")  # wrong
 capturer.issue(routecap.spans(1), snapshot="made")  # wrong
 capturer.record(0, np.zeros((4, 2)), dtype="id16bf16")  # wrong
+capturer.record(0, [[1, 2]])  # wrong
+capturer.record(0, np.zeros((4, 2)), live_rows="3")  # wrong
+capturer.begin(4, stream="main")  # wrong
+routing.copy_to([1, 2])  # wrong
+routecap.Routing.deserialize("a")  # wrong
 capturer.record_layers({}, dtype="i23")  # wrong
 running.record(0, np.zeros((4, 2)), dtype="id16bf16")  # wrong
 running.record(0, np.zeros((4, 2)), frist_row=2)  # wrong
