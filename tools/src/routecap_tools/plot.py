@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import east_asian_width
 
 import numpy as np
+from numpy.typing import ArrayLike
 from routecap import Missing, Routing, Sample, Status, colours
 from routecap.adapter import alike, error, layer_of, prompt_of, token_texts
 from routecap.analysis import Drift, balance, expert_load, facts, reason_words
@@ -21,9 +22,7 @@ try:
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 except ImportError:
-    raise ImportError(
-        "matplotlib is needed for this: pip install 'routecap-tools[plot]'"
-    ) from None
+    raise ImportError("matplotlib is needed for this: pip install 'routecap-tools[plot]'") from None
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -39,7 +38,7 @@ _REASONS |= {Missing.ABSENT: _ORANGE, Missing.UNWRITTEN: _ACCENT}
 _REASONS |= {Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
 
 
-def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
+def heat_map(axes: "Axes", load: ArrayLike, layer_map: ArrayLike | None = None) -> None:
     """The load [layers, experts], in means of each layer.
 
     Small loads are lifted where they could not be seen.
@@ -59,7 +58,12 @@ def heat_map(axes: "Axes", load: Any, layer_map: Any = None) -> None:
     _plain(bar.ax)
 
 
-def balances(axes: "Axes", load: Any, layer_map: Any = None, layer_experts: Any = None) -> None:
+def balances(
+    axes: "Axes",
+    load: ArrayLike,
+    layer_map: ArrayLike | None = None,
+    layer_experts: ArrayLike | None = None,
+) -> None:
     """How even the load of each layer is: normalised entropy and Gini coefficient, and max / mean
     on an axis of its own.
     """
@@ -167,7 +171,7 @@ def usage(axes: "Axes", used: Usage, levels: Sequence[int] = (0, 10, 100)) -> No
     _plain(axes)
 
 
-def pairs(axes: "Axes", together: Any) -> None:
+def pairs(axes: "Axes", together: ArrayLike) -> None:
     """The co-activation [experts, experts] of one layer, relative to what independent choices of
     the same load would give: 1 as often, 2 twice as often. The diagonal is left out.
     """
@@ -447,7 +451,7 @@ def _image(axes: "Axes", image: Any, routing: Routing) -> None:
     _plain(axes)
 
 
-def _layers(axes: "Axes", layers: int, layer_map: Any, most: int = 24) -> None:
+def _layers(axes: "Axes", layers: int, layer_map: ArrayLike | None, most: int = 24) -> None:
     """The decoder's indices of some of the layers, at most so many."""
     names = np.arange(layers) if layer_map is None else np.asarray(layer_map)
     shown = np.arange(0, layers, -(-max(layers, 1) // most))

@@ -233,7 +233,7 @@ def _info(text: bytes | str, source: object) -> dict[str, Any]:
     return _object(info, source)
 
 
-def _object(value: Any, source: object) -> dict[str, Any]:
+def _object(value: object, source: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise error(
             Status.ERR_FORMAT,

@@ -18,7 +18,7 @@ from ._arguments import (
     per_row,
     shape_and_dtype,
 )
-from ._constants import MAX_SLOTS, Dtype, Snapshot, SourceFlag, Status
+from ._constants import MAX_SLOTS, Dtype, Snapshot, SourceFlag, SpanFlag, Status
 from ._docs import documented
 from ._errors import LostStepWarning, error, member, warn
 from ._library import raw
@@ -115,7 +115,7 @@ class ForwardPath(Opened):
                 dtype = expect_dtype(tensor, (Dtype.I32, Dtype.I64), "positions")
                 address = tensor.address
                 if spans is not None and (count := elements(tensor)) < self.rows:
-                    reading = spans[(spans["flags"] & 2) != 0]
+                    reading = spans[(spans["flags"] & SpanFlag.DEVICE_POSITIONS) != 0]
                     if (reading["sink_row"].astype(np.uint64) + reading["rows"]).max(
                         initial=0
                     ) > count:

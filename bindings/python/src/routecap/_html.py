@@ -13,7 +13,7 @@ from struct import pack
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from . import colours
 from ._capturer import Capturer
@@ -40,7 +40,7 @@ _CELL = "padding:1px 14px 1px 0;background:#fffefb;color:#23222b;border:0"
 
 
 @singledispatch
-def shown(of: Any) -> str:
+def shown(of: object) -> str:
     """The HTML of an object. Each class that has some is registered below."""
     raise NotImplementedError(type(of))
 
@@ -168,7 +168,7 @@ def _load(of: Routing) -> str:
     return picture(expert_load(counted), of.layer_map, of.layer_experts, some)
 
 
-def picture(load: Any, layer_map: Any, layer_experts: Any, of: str = "") -> str:
+def picture(load: Any, layer_map: Any, layer_experts: ArrayLike, of: str = "") -> str:
     """The load [layers, experts], and who is the busiest. of: what it is the load of, in words."""
     if not load.any():
         return ""

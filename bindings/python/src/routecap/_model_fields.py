@@ -141,7 +141,7 @@ def _family(
     k: int | None = None,
     dense_first: int | None = 0,
     elsewhere: tuple[str, ...] = (),
-    **fields: Any,
+    **fields: object,
 ) -> Family:
     if not any(name in fields for name in (*SHARED, *SHARED_WIDTH)):
         shared_experts = shared_experts or 0

@@ -1,7 +1,7 @@
 """The structs of routecap.h: arrays of them as NumPy dtypes, single ones as bytes."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, TypedDict, Unpack
 
@@ -56,8 +56,8 @@ class SpanColumns(TypedDict, total=False):
     """The first; by default the spans take consecutive sink rows, from 0 on. So do those of each
     call: of spans that are put together, say it.
     """
-    flags: SpanFlagName | Integers
-    """SpanFlags, or the name of one for all spans; none unless given."""
+    flags: SpanFlagName | SpanFlag | Sequence[SpanFlag] | NDArray[np.integer[Any]]
+    """SpanFlags, or the name of one for all spans; none unless given. An array has their numbers."""
     position_end: Integers
     """With "device_positions": one past the highest position; see routecap_span in the header."""
 
@@ -214,7 +214,7 @@ class Struct:
         )
         self._empty = self._pack()
 
-    def __call__(self, **values: Any) -> bytes:
+    def __call__(self, **values: object) -> bytes:
         try:
             return self._pack(**values)
         except struct.error as reason:

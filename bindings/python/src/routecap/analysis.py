@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ._constants import Missing, Provenance, Status
 from ._errors import error
@@ -121,7 +121,7 @@ class Balance(NamedTuple):
     """Gini coefficient: 0 if all experts have the same."""
 
 
-def balance(load: NDArray[np.int64], layer_experts: Any = None) -> Balance:
+def balance(load: NDArray[np.int64], layer_experts: ArrayLike | None = None) -> Balance:
     """The balance of a load [layers, experts]; `layer_experts` [layers] says how many experts each
     layer has, where that differs.
     """
@@ -255,7 +255,7 @@ class Drift(NamedTuple):
         }
 
 
-def _share(part: Any, whole: Any) -> NDArray[np.float64]:
+def _share(part: ArrayLike, whole: NDArray[Any]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
         share: NDArray[np.float64] = np.asarray(part, float) / np.where(whole > 0, whole, np.nan)
     return share

@@ -115,7 +115,7 @@ def check(dispatches: Sequence[Dispatch], group: Any = None) -> Checked:
 class _Handle:
     """What is needed of DeepEP's handle, each by its name."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: object) -> None:
         names = [f"{each.__module__}.{each.__qualname__}" for each in type(handle).__mro__]
         if _V2_5 in names:
             raise error(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from . import analysis
 from ._constants import Status
@@ -201,7 +201,7 @@ def importance(
 
 
 def in_batch(
-    routings: Sequence[Routing], mask: Any, *, fill: int = -1
+    routings: Sequence[Routing], mask: ArrayLike, *, fill: int = -1
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Bring the routings of a padded batch into the order in which the model computes its tokens.
 

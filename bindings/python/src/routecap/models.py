@@ -125,7 +125,7 @@ class Description:
         }
 
 
-def describe(config: Any) -> Description:
+def describe(config: object) -> Description:
     """What a Hugging Face configuration says of a model's experts.
 
         model = routecap.models.describe(AutoConfig.from_pretrained("Qwen/Qwen3-30B-A3B"))
@@ -169,7 +169,7 @@ _MOST_LAYERS = 65536  # a number of layers above is none
 
 
 def _language_model(
-    config: Any, parent: str = "", depth: int = 0
+    config: object, parent: str = "", depth: int = 0
 ) -> tuple[Any, str | None, tuple[str, ...]]:
     """The part that is the language model's, its family, and which other parts have experts."""
     kind = _value(config, "model_type")
@@ -185,7 +185,7 @@ def _language_model(
     return config, family, ()
 
 
-def _others(config: Any, taken: str) -> Iterator[str]:
+def _others(config: object, taken: str) -> Iterator[str]:
     """The names of the parts, but one, that have experts."""
     for name, part in (config if isinstance(config, Mapping) else vars(config)).items():
         if name != taken and name.endswith("_config") and _is_part(part):
@@ -194,7 +194,7 @@ def _others(config: Any, taken: str) -> Iterator[str]:
                 yield name
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: object) -> bool:
     """Whether a value is a configuration by itself."""
     return isinstance(value, Mapping) or (hasattr(value, "__dict__") and not callable(value))
 
@@ -206,7 +206,7 @@ class _UnreadableError(Exception):
     """A field that says which layers route says it in no way that is known."""
 
 
-def _value(config: Any, name: str) -> Any:
+def _value(config: object, name: str) -> Any:
     """Of a field, or of one in a part: "ffn_config.moe_top_k". None if it is not there, or differs
     from layer to layer."""
     for each in name.split("."):
@@ -219,18 +219,18 @@ def _value(config: Any, name: str) -> Any:
     return config
 
 
-def has_experts_field(config: Any) -> bool:
+def has_experts_field(config: object) -> bool:
     """Whether a configuration has a field that says how many experts there are, by any of the names
     that models give it.
     """
     return _first(_language_model(config)[0], in_use.EXPERTS) is not None
 
 
-def _first(config: Any, names: Iterable[str]) -> Any:
+def _first(config: object, names: Iterable[str]) -> Any:
     return next((value for name in names if (value := _value(config, name)) is not None), None)
 
 
-def _has(config: Any, name: str) -> bool:
+def _has(config: object, name: str) -> bool:
     """Whether a configuration has a field, be it None."""
     part, _, name = name.rpartition(".")
     config = _value(config, part) if part else config
@@ -240,7 +240,7 @@ def _has(config: Any, name: str) -> bool:
         return True
 
 
-def _numbers(value: Any) -> list[int]:
+def _numbers(value: object) -> list[int]:
     """The numbers in a value: itself, or those of a list. What has more than 32 bits counts nothing
     of a model.
     """
@@ -249,14 +249,14 @@ def _numbers(value: Any) -> list[int]:
     return [each for each in numbers if -(1 << 31) <= each < 1 << 31]
 
 
-def _most(value: Any) -> int | None:
+def _most(value: object) -> int | None:
     return max(_numbers(value), default=None)
 
 
 class _Fields:
     """The fields of one configuration, as its family reads them."""
 
-    def __init__(self, config: Any, family: str | None) -> None:
+    def __init__(self, config: object, family: str | None) -> None:
         self.config = config
         self.family = None if family is None else FAMILIES[family]
 

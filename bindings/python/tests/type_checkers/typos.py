@@ -89,6 +89,7 @@ routecap.spans(rows=2.5)  # wrong
 routecap.spans(position=[0.5])  # wrong
 routecap.spans(sink_row=None)  # wrong
 routecap.spans(flags="speculativ")  # wrong
+routecap.spans(flags=1)  # wrong
 routecap.spans(out=[1, 2])  # wrong
 routing.to_wire("nemorl")  # wrong
 routing.to_wire("vllm", alow=["tags"])  # wrong

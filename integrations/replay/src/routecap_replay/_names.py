@@ -11,7 +11,7 @@ from typing import Any
 _IN_LAYER = re.compile(r"^(.*?\.)?layers\.(\d+)\.")
 
 
-def expect(thing: Any, what: str, names: Sequence[str], known: str) -> None:
+def expect(thing: object, what: str, names: Sequence[str], known: str) -> None:
     """Raises:
     ValueError: A thing lacks an attribute; the text says which, and what versions are known.
     """

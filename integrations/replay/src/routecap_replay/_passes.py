@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -135,7 +134,7 @@ class Replay:
         self._passes += 1
         self._each.append(self._running.counts)
 
-    def end(self, output: Any) -> None:
+    def end(self, output: object) -> None:
         """It ended, with this output."""
         if in_backward() or (ended := self._running) is None:
             return
@@ -255,7 +254,7 @@ class Replay:
         return chosen
 
 
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
+def _tensors(output: object) -> Iterator[torch.Tensor]:
     """The tensors of a module's output."""
     if isinstance(output, torch.Tensor):
         yield output

@@ -98,7 +98,7 @@ class StagedReplay(RankReplay):
         """
         ran: Counter[tuple[int, int]] = Counter()
 
-        def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: Any) -> Any:
+        def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: object) -> Any:
             ran[number, micro_batch] += 1
             if not 0 <= micro_batch < len(rows):
                 raise ReplayError(

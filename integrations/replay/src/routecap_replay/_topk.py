@@ -25,7 +25,7 @@ class Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         chosen and if they are those of the replay."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func not in (torch.topk, torch.Tensor.topk):
@@ -71,7 +71,7 @@ def replace_forward(block: nn.Module, choice: Choice) -> Callable[[], None]:
     """Let the block's forward run with a choice; returns what undoes it."""
     forward, own = block.forward, "forward" in vars(block)
 
-    def replayed(*args: Any, **kwargs: Any) -> Any:
+    def replayed(*args: object, **kwargs: object) -> Any:
         choice.ids = None
         with choice:
             return forward(*args, **kwargs)

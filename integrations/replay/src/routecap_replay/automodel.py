@@ -70,10 +70,10 @@ class AutomodelReplay(StagedReplay):
             self._undo.append(partial(setattr, gate, "router_replay", gate.router_replay))
             gate.router_replay = _Gate(self, router, gate)
 
-    def _before(self, routers: Sequence[Router], part: nn.Module, args: Any) -> None:
+    def _before(self, routers: Sequence[Router], part: nn.Module, args: object) -> None:
         self.begin(routers)
 
-    def _behind(self, part: nn.Module, args: Any, output: Any) -> None:
+    def _behind(self, part: nn.Module, args: object, output: object) -> None:
         self.end(output)
 
 

@@ -97,13 +97,13 @@ class MegatronReplay(RankReplay):
             for router, module in routers:
                 self._stand_in(router, module)
 
-    def _before(self, routers: Sequence[Router], stage: nn.Module, args: Any) -> None:
+    def _before(self, routers: Sequence[Router], stage: nn.Module, args: object) -> None:
         targets = {each.layer: self._targets.pop(each) for each in routers if each in self._targets}
         if targets:
             self.load(targets)
         self.begin(routers)
 
-    def _behind(self, stage: nn.Module, args: Any, output: Any) -> None:
+    def _behind(self, stage: nn.Module, args: object, output: object) -> None:
         self.end(output)
 
     def _stand_in(self, router: Router, module: nn.Module) -> None:
@@ -186,7 +186,7 @@ def _there(names: Iterable[str]) -> list[str]:
     return [each for each in names if _SINCE.get(each, version) <= version]
 
 
-def _expect_replay(own: Any) -> None:
+def _expect_replay(own: object) -> None:
     """What gives rows to a RouterReplay, and takes them, is called as it was."""
     from megatron.core.transformer.moe.router_replay import RouterReplay
 

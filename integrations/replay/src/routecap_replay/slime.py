@@ -56,13 +56,13 @@ def rows(routing: Routing, layers: int) -> NDArray[np.int32]:
     return ids
 
 
-def before_log_prob(args: Any, model: Sequence[nn.Module], store_prefix: str) -> None:
+def before_log_prob(args: object, model: Sequence[nn.Module], store_prefix: str) -> None:
     """For --custom-megatron-before-log-prob-hook-path."""
     replay_of(model)
 
 
 def before_train_step(
-    args: Any, rollout_id: int, step_id: int, model: Sequence[nn.Module], *unused: Any
+    args: object, rollout_id: int, step_id: int, model: Sequence[nn.Module], *unused: object
 ) -> None:
     """For --custom-megatron-before-train-step-hook-path. Logs what became of the rows since."""
     report = replay_of(model).report(reset=True)
@@ -111,7 +111,7 @@ Choice = Callable[..., Any]
 """
 
 
-def _expect(thing: Any, what: str, names: Sequence[str]) -> None:
+def _expect(thing: object, what: str, names: Sequence[str]) -> None:
     try:
         expect(thing, what, names, "slime and miles as they were in November 2026")
     except ValueError as error:
@@ -164,7 +164,7 @@ class _Slime:
         def compute_topk_of(old: Choice) -> Choice:
             choice = wrapper(own(old), old)
 
-            def captured(*args: Any, **kwargs: Any) -> Any:
+            def captured(*args: object, **kwargs: object) -> Any:
                 result = choice(*args, **kwargs)
                 if self._capture is not None:
                     self._capture(result[1])
@@ -242,7 +242,7 @@ class QueueReplay(Replay):
             ]
         self._undo.append(trainer.wrap(self._choice))
 
-    def _before(self, routers: Sequence[Router], stage: nn.Module, args: Any) -> None:
+    def _before(self, routers: Sequence[Router], stage: nn.Module, args: object) -> None:
         if self._trainer.is_replaying() and not in_backward():
             rows = {}
             for router in routers:
@@ -253,7 +253,7 @@ class QueueReplay(Replay):
         self.begin(routers)
 
     def _choice(self, own: Choice, megatron: Choice) -> Choice:
-        def choose(scores: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
+        def choose(scores: torch.Tensor, topk: int, *args: object, **kwargs: object) -> Any:
             router = self._router_of.get(id(self._trainer.current()))
             if router is None or not self.has_rows:
                 return own(scores, topk, *args, **kwargs)

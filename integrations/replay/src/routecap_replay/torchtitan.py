@@ -88,10 +88,10 @@ class TorchtitanReplay(StagedReplay):
                 module.register_forward_hook(partial(_is_taken, choice)).remove,
             ]
 
-    def _before(self, routers: Sequence[Router], part: nn.Module, args: Any) -> None:
+    def _before(self, routers: Sequence[Router], part: nn.Module, args: object) -> None:
         self.begin(routers)
 
-    def _behind(self, part: nn.Module, args: Any, output: Any) -> None:
+    def _behind(self, part: nn.Module, args: object, output: object) -> None:
         self.end(output)
 
     def choose(self, router: Router, live: torch.Tensor, experts: int) -> torch.Tensor | None:
@@ -103,7 +103,7 @@ class TorchtitanReplay(StagedReplay):
 _COMPILED = "a compiled router would choose the experts of one pass in all of them"
 
 
-def _is_taken(choice: Choice, module: nn.Module, args: Any, output: Any) -> None:
+def _is_taken(choice: Choice, module: nn.Module, args: object, output: Any) -> None:
     """Nothing behind torch.topk has put other experts into their place."""
     ids, choice.ids = choice.ids, None
     if ids is not None and not any(each is ids for each in output):

@@ -115,7 +115,7 @@ class ModelReplay(Replay):
         self.begin(self.routers)
 
 
-def _routings(given: Any) -> list[Routing]:
+def _routings(given: object) -> list[Routing]:
     """Routings as they were given, or what to give in their place."""
     if isinstance(given, Routing):
         raise TypeError("replay() takes a list of routings, one for each sequence: give [routing]")
@@ -231,7 +231,7 @@ class _Sequences:
         return dict(zip(self.layers, self.table[:, index.to(inputs.device)]))
 
 
-def _matrix(tensor: Any, shape: tuple[int, int]) -> NDArray[Any]:
+def _matrix(tensor: object, shape: tuple[int, int]) -> NDArray[Any]:
     """attention_mask or position_ids as an array [batch, length]."""
     if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2:
         given = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__

@@ -73,7 +73,7 @@ def install(utils: Any) -> None:
         raise ReplayError(str(error)) from None
     align, set_data = utils.align_r3_router_replay_data, utils.set_router_replay_data
 
-    def align_r3_router_replay_data(layers_topk_idx: Any, input_ids: Any) -> Any:
+    def align_r3_router_replay_data(layers_topk_idx: Any, input_ids: object) -> Any:
         aligned = align(layers_topk_idx, input_ids)
         parts = []
         for rows, given in zip(aligned.unbind(), layers_topk_idx.unbind()):
@@ -83,13 +83,13 @@ def install(utils: Any) -> None:
         return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
 
     def set_router_replay_data(
-        layers_topk_idx: Any,
+        layers_topk_idx: object,
         attention_mask: Any,
-        tf_config: Any,
+        tf_config: object,
         vp_rank: Any = None,
-        replay_mask: Any = None,
+        replay_mask: object = None,
         local_cp_size: Any = None,
-        model: Any = None,
+        model: object = None,
     ) -> None:
         if model is None:
             raise ReplayError(

@@ -75,7 +75,7 @@ class Batch(NamedTuple):
 NOBODYS = Batch("decode", [], 0)  # or of whom nobody can tell
 
 
-def settings_of(routers: set[int], config: Any) -> tuple[models.CapturerSettings, int]:
+def settings_of(routers: set[int], config: object) -> tuple[models.CapturerSettings, int]:
     """What a model decides, and how many layers its decoder has.
 
     routers: The layers in which the engine's model routes. Where its configuration says others, the
@@ -117,7 +117,7 @@ class Capturer:
     def __init__(
         self,
         model: torch.nn.Module,
-        config: Any,
+        config: object,
         *,
         routers: set[int],
         rows: int,
@@ -186,7 +186,7 @@ class Capturer:
             self._outbox.close()
         self.capturer.close()
 
-    def softly(self, call: Callable[..., Any], *args: Any) -> Any:
+    def softly(self, call: Callable[..., Any], *args: object) -> Any:
         """What must not end the engine. None if it fails, and capture is over."""
         if self.failed:
             return None
@@ -235,7 +235,7 @@ class Capturer:
             flags = routecap.SpanFlag.DEVICE_POSITIONS
             if batch.kind == "verify":
                 flags |= routecap.SpanFlag.SPECULATIVE
-            spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, int(flags))
+            spans = lives.decoding(batch.requests, batch.counts, batch.sink_row, flags)
             spans["position"], spans["position_end"] = 0, self._max_tokens
         self._issued, self._computed = self.tag, True
         return self.capturer.issue(spans, tag=self.tag, positions=batch.positions)
@@ -284,7 +284,7 @@ class Capturer:
         return self._outbox.put(routing, asked)
 
     def cached(
-        self, request: Any, scope: Hashable, tokens: Tokens, first: int, page: int = 1
+        self, request: object, scope: Hashable, tokens: Tokens, first: int, page: int = 1
     ) -> None:
         """The engine's cache took the KV of a request's first tokens, in such pages; from `first`
         on its own."""

@@ -51,7 +51,11 @@ class Forward:
 
         @functools.wraps(forward)
         def delimited(
-            input_ids: Any, positions: Any, forward_batch: Any, *args: Any, **more: Any
+            input_ids: object,
+            positions: object,
+            forward_batch: object,
+            *args: object,
+            **more: object,
         ) -> Any:
             softly(self._begin_batch, positions, forward_batch)
             output = forward(input_ids, positions, forward_batch, *args, **more)

@@ -29,6 +29,8 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from routecap import Step
+
 from ._answer import dtype_asked, encode
 from ._capturer import NOBODYS, Batch, Capturer, Place
 from ._delivery import fetch
@@ -141,7 +143,7 @@ def around_runner(original: Callable[..., Any], runner: Any) -> Any:
         _model = None
 
 
-def _make(own: Any, settings: Settings, model: Any, given: Mapping[str, Any]) -> SGLangCapturer:
+def _make(own: Any, settings: Settings, model: object, given: Mapping[str, Any]) -> SGLangCapturer:
     import torch
 
     model_config, max_requests = given["model_config"], given["max_running_requests"]
@@ -207,7 +209,7 @@ def _breaks() -> Callable[[], bool | None]:
     return found
 
 
-def create(original: Callable[..., Any], **kwargs: Any) -> Any:
+def create(original: Callable[..., Any], **kwargs: object) -> Any:
     """Ours, if the server was started to return routed experts or has somewhere to put them."""
     global _capturer
     own = None
@@ -293,7 +295,7 @@ class Issued:
     step: a verification of drafts. each: its rows of a request.
     """
 
-    def __init__(self, capturer: SGLangCapturer, step: Any, each: int) -> None:
+    def __init__(self, capturer: SGLangCapturer, step: Step | None, each: int) -> None:
         self.capturer, self.step, self.each = capturer, step, each
         self.own: Any = None  # what SGLang's own carries
         self.paths: Any = None  # of a tree of drafts: its accepted ones, first on the device
@@ -323,7 +325,7 @@ def _gathered(ids: Any, size: int) -> Any:
 
 
 def _issue(
-    capturer: SGLangCapturer, forward_batch: Any, in_graph: bool, graph_requests: int | None
+    capturer: SGLangCapturer, forward_batch: object, in_graph: bool, graph_requests: int | None
 ) -> Issued | None:
     batch = batch_of(forward_batch, capturer.place, in_graph, graph_requests)
     step = capturer.issue(batch)
@@ -360,7 +362,7 @@ def batch_of(forward_batch: Any, place: Place, in_graph: bool, graph_requests: i
     return Batch("prefill", requests, sink_row, list(firsts), list(counts))
 
 
-def _first_row(forward_batch: Any, in_graph: bool, padded: int | None) -> int | None:
+def _first_row(forward_batch: object, in_graph: bool, padded: int | None) -> int | None:
     """Where a slice begins among the rows that the routers saw; None if that is not known.
 
     padded: how many rows each rank has in a graph. Nobody says it of a prefill's.
@@ -375,12 +377,12 @@ def _first_row(forward_batch: Any, in_graph: bool, padded: int | None) -> int | 
 # ---- Requests
 
 
-def name_requests(forward_batch: Any, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
+def name_requests(forward_batch: Any, cls: Any, batch: Any, *args: Any, **kwargs: object) -> None:
     if _capturer is not None:
         forward_batch.routecap = _capturer.softly(lambda: batch.reqs)
 
 
-def collect(original: Callable[..., Any], processor: Any, req: Any) -> None:
+def collect(original: Callable[..., Any], processor: object, req: object) -> None:
     capturer = _capturer
     if capturer is None or capturer.own is not None or capturer.failed:
         original(processor, req)
@@ -400,7 +402,7 @@ def _collect(capturer: SGLangCapturer, request: Any) -> None:
         request.routed_experts = torch.from_numpy(ticket)
 
 
-def accept(tokens: list[Any], processor: Any, result: Any, batch: Any) -> None:
+def accept(tokens: list[Any], processor: Any, result: Any, batch: object) -> None:
     if _capturer is not None and (issued := _capturer.settling) is not None:
         _capturer.settling = None
         if issued.step is not None:
@@ -408,6 +410,7 @@ def accept(tokens: list[Any], processor: Any, result: Any, batch: Any) -> None:
 
 
 def _accept(capturer: SGLangCapturer, issued: Issued, batch: Any, tokens: list[Any]) -> None:
+    assert issued.step is not None
     kept = [len(each) for each in tokens]
     paths = None if issued.paths is None else issued.paths.cpu().numpy()
     if paths is None and not capturer.drafts_in_chains:
@@ -415,7 +418,7 @@ def _accept(capturer: SGLangCapturer, issued: Issued, batch: Any, tokens: list[A
     capturer.accept(issued.step, batch.reqs, kept, paths, issued.each)
 
 
-def keep_paths(result: Any, *args: Any, **kwargs: Any) -> None:
+def keep_paths(result: object, *args: object, **kwargs: object) -> None:
     """Of a tree of drafts, which nodes were accepted: copied with the other results."""
     if _capturer is not None:
         _capturer.softly(_keep_path_of, result)
@@ -427,19 +430,19 @@ def _keep_path_of(result: Any) -> None:
         _keep_paths(issued, result.accept_index)
 
 
-def keep_moved_paths(batch: Any, accept_index: Any, *args: Any, **kwargs: Any) -> None:
+def keep_moved_paths(batch: object, accept_index: object, *args: object, **kwargs: object) -> None:
     """The same where the result does not say it: their KV is moved to where it would be without
     the other drafts."""
     if _capturer is not None and _capturer.verifying is not None:
         _keep_paths(_capturer.verifying, accept_index)
 
 
-def _keep_paths(issued: Issued, index: Any) -> None:
+def _keep_paths(issued: Issued, index: object) -> None:
     if index is not None and issued.step is not None and not issued.capturer.drafts_in_chains:
         issued.paths = index
 
 
-def carry_drafts(result: Any, worker: Any, *args: Any, **kwargs: Any) -> None:
+def carry_drafts(result: object, worker: object, *args: object, **kwargs: object) -> None:
     """Of n-gram drafts SGLang drops what its capturer gives it to carry."""
     if _capturer is not None:
         _capturer.softly(_carry_drafts, _capturer, result)
@@ -453,7 +456,9 @@ def _carry_drafts(capturer: SGLangCapturer, result: Any) -> None:
 _updating = False  # what is named now are new weights
 
 
-def updated(original: Callable[..., Any], updater: Any, weight_version: str | None = None) -> Any:
+def updated(
+    original: Callable[..., Any], updater: object, weight_version: str | None = None
+) -> Any:
     """The weights are others now."""
     global _updating
     _updating = True
@@ -482,13 +487,13 @@ def _other_weights(version: str | None) -> None:
         _capturer.softly(_capturer.set_weight_version, version)
 
 
-def updated_in_part(updater: Any, recv_req: Any, success: bool, message: str) -> None:
+def updated_in_part(updater: object, recv_req: object, success: bool, message: str) -> None:
     """The weights are others, but not those of the drafts: SGLang keeps the former version."""
     if not success:
         _other_weights(None)
 
 
-def updated_from_outside(updater: Any, recv_req: Any) -> None:
+def updated_from_outside(updater: object, recv_req: object) -> None:
     """A session of updates ends in which SGLang loaded nothing: somebody else wrote the weights, or
     a part of them could not be loaded."""
     if _capturer is not None and _capturer.softly(_loaded_nothing, updater):
@@ -500,7 +505,7 @@ def _loaded_nothing(updater: Any) -> bool:
     return session is not None and not bool(session.loaded_weights)
 
 
-def named(result: Any, scheduler: Any, new_version: str | None = None) -> None:
+def named(result: object, scheduler: object, new_version: str | None = None) -> None:
     """By a call behind those of all its parts, or of weights that are written from outside."""
     if new_version is None or _updating or _capturer is None:
         return
@@ -513,7 +518,7 @@ def named(result: Any, scheduler: Any, new_version: str | None = None) -> None:
 _checkpointing: Any = None  # the request whose KV the cache is taking
 
 
-def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any) -> Any:
+def checkpoint(original: Callable[..., Any], cache: object, req: object, **kwargs: object) -> Any:
     global _checkpointing
     _checkpointing = req
     try:
@@ -522,7 +527,7 @@ def checkpoint(original: Callable[..., Any], cache: Any, req: Any, **kwargs: Any
         _checkpointing = None
 
 
-def inserted(result: Any, cache: Any, params: Any) -> None:
+def inserted(result: object, cache: object, params: object) -> None:
     if _capturer is not None:
         _capturer.softly(_inserted, _capturer, cache, _checkpointing, params, result)
 
@@ -569,7 +574,7 @@ def _outside(cache: Any) -> bool:
     return linked or bool(cache.enable_storage)
 
 
-def _kind_of(cache: Any) -> str | None:
+def _kind_of(cache: object) -> str | None:
     """Which of the design's caches this is; None of another, derived from one perhaps."""
     for name in design().caches:
         if type(cache) is pkgutil.resolve_name(name):
@@ -577,7 +582,9 @@ def _kind_of(cache: Any) -> str | None:
     return None
 
 
-def kept_by_session(kept: bool, session: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def kept_by_session(
+    kept: bool, session: object, req: object, *args: object, **kwargs: object
+) -> None:
     """A streaming session keeps the KV of its last turn, outside of the tree."""
     if _capturer is not None:
         _capturer.softly(_kept_by_session, _capturer, req, kept)
@@ -594,23 +601,25 @@ def _kept_by_session(capturer: SGLangCapturer, request: Any, kept: bool) -> None
         capturer.cached(request, scope, tokens, 0)
 
 
-def kept_by_streaming_session(result: Any, cache: Any, req: Any, *args: Any, **kwargs: Any) -> None:
+def kept_by_streaming_session(
+    result: Any, cache: Any, req: Any, *args: Any, **kwargs: object
+) -> None:
     """The same, where the session is told of every request."""
     if req.session is not None and req.session.streaming:
         kept_by_session(True, cache, req)
 
 
-def released_by_session(result: Any, sessions: Any, session_id: str) -> None:
+def released_by_session(result: object, sessions: object, session_id: str) -> None:
     if _capturer is not None:
         _capturer.softly(_capturer.prefixes.forget, ("session", session_id))
 
 
-def flushed(result: Any, cache: Any) -> None:
+def flushed(result: object, cache: object) -> None:
     if _capturer is not None:
         _capturer.softly(_capturer.flushed)
 
 
-def storage_cleared(cleared: bool, cache: Any) -> None:
+def storage_cleared(cleared: bool, cache: object) -> None:
     """A flush behind it leaves nothing that is older."""
     if cleared and _capturer is not None:
         _capturer.storage_cleared = True
@@ -619,7 +628,7 @@ def storage_cleared(cleared: bool, cache: Any) -> None:
 # ---- The other processes
 
 
-def check_request(manager: Any, obj: Any, *args: Any) -> None:
+def check_request(manager: Any, obj: Any, *args: object) -> None:
     """Refuses what nobody could answer.
 
     Raises:
@@ -661,7 +670,7 @@ def encode_tickets(manager: Any, recv_obj: Any) -> None:
         recv_obj.routed_experts = encode_rows(_as_they_are, [_unpacked(each) for each in rows])
 
 
-def _unpacked(row: Any) -> Any:
+def _unpacked(row: object) -> Any:
     import torch
 
     if not isinstance(row, str) or not row.startswith(_TICKET):

@@ -68,7 +68,7 @@ class Life:
             self.rows.finish()
 
 
-def life_of(request: Any) -> Life | None:
+def life_of(request: object) -> Life | None:
     return getattr(request, "routecap", None)
 
 
@@ -94,7 +94,13 @@ class Lives:
         self._batch: list[Any] = []
         self._spans = routecap.spans(1)
 
-    def decoding(self, requests: list[Any], rows: int, sink_row: int, flags: int = 0) -> Any:
+    def decoding(
+        self,
+        requests: list[Any],
+        rows: int,
+        sink_row: int,
+        flags: routecap.SpanFlag = routecap.SpanFlag(0),
+    ) -> NDArray[np.void]:
         """Spans of `rows` rows for each, one after another from `sink_row` on; their positions are
         to be set. Valid until the next call."""
         spans = self._spans

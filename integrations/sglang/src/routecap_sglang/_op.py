@@ -14,7 +14,7 @@ import torch
 _forwards: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def anchor(forward: Any, device: Any) -> torch.Tensor:
+def anchor(forward: object, device: object) -> torch.Tensor:
     """What names a Forward in a trace. It must live as long."""
     tensor = torch.zeros(1, dtype=torch.int32, device=device)
     _forwards[tensor.data_ptr()] = forward

@@ -20,7 +20,7 @@ def launch() -> None:
     apply(Hook(_LAUNCH, (), _launch, "around"))
 
 
-def _launch(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+def _launch(original: Callable[..., Any], owner: object, *args: Any, **kwargs: Any) -> Any:
     if args or "run_scheduler_process_func" not in kwargs:
         raise TypeError(
             "Engine._launch_subprocesses must be called with run_scheduler_process_func by name"
@@ -31,7 +31,7 @@ def _launch(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any)
     return original(owner, **kwargs)
 
 
-def run(scheduler: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def run(scheduler: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """A scheduler's process begins."""
     import routecap_sglang
 
@@ -51,7 +51,7 @@ def apply(hook: Hook) -> None:
 
 
 def _before(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
-    def hooked(*args: Any, **kwargs: Any) -> Any:
+    def hooked(*args: object, **kwargs: object) -> Any:
         hook(*args, **kwargs)
         return original(*args, **kwargs)
 
@@ -59,7 +59,7 @@ def _before(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[
 
 
 def _after(original: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
-    def hooked(*args: Any, **kwargs: Any) -> Any:
+    def hooked(*args: object, **kwargs: object) -> Any:
         result = original(*args, **kwargs)
         hook(result, *args, **kwargs)
         return result

@@ -230,7 +230,7 @@ class Capture(Followed):
             self._plan = self._plan_of(module, args, kwargs, has_decoder=True)
 
     def _after_model(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
     ) -> None:
         if torch.compiler.is_compiling():
             return
@@ -271,7 +271,7 @@ class Capture(Followed):
         self._begin(inputs.rows)
 
     def _after_decoder(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
     ) -> None:
         if torch.compiler.is_compiling():
             torch.ops.routecap.snapshot(self._token, self._key)
@@ -329,7 +329,7 @@ class Capture(Followed):
     def _mine(self) -> bool:
         return self._owner is not None and self._owner[0] == threading.get_ident()
 
-    def _end(self, module: nn.Module, output: Any) -> None:
+    def _end(self, module: nn.Module, output: object) -> None:
         """A forward pass has ended; without output if it failed."""
         try:
             if output is None:
@@ -348,7 +348,7 @@ class Capture(Followed):
         ids = tap.ids
 
         def record(
-            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object = None
         ) -> None:
             if torch.compiler.is_compiling():
                 torch.ops.routecap.record(self._token, ids(args, kwargs, output), self._key, index)

@@ -45,7 +45,7 @@ def follow_generate(capture: Followed, model: nn.Module, add: Add) -> None:
     generate, prepare = owner.generate, owner.prepare_inputs_for_generation
 
     @wraps(generate)  # transformers looks at the signatures of both
-    def followed(*args: Any, **kwargs: Any) -> Any:
+    def followed(*args: object, **kwargs: object) -> Any:
         if capture._apart() or not capture.attached:
             return generate(*args, **kwargs)
         if (running := capture._generation) is not None:
@@ -73,17 +73,17 @@ def follow_generate(capture: Followed, model: nn.Module, add: Add) -> None:
         return output
 
     @wraps(prepare)
-    def prepared(*args: Any, **kwargs: Any) -> Any:
+    def prepared(*args: object, **kwargs: object) -> Any:
         inputs = prepare(*args, **kwargs)
         if capture._generation is not None and not capture._apart():
             capture._generation.step(inputs, kwargs.get("attention_mask"))
         return inputs
 
-    def apart(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def apart(call: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         with capture._set_apart():  # what runs the model there computes no sequence of the user's
             return call(*args, **kwargs)
 
-    def judged(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def judged(call: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         done = apart(call, *args, **kwargs)
         if capture._generation is not None and not capture._apart():
             capture._generation.judged(args[0] if args else kwargs["input_ids"], done)
@@ -111,7 +111,7 @@ def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[
     """What prepares a list of processors or criteria, whose call is made by `around`."""
 
     @wraps(prepare)
-    def prepared(*args: Any, **kwargs: Any) -> Any:
+    def prepared(*args: object, **kwargs: object) -> Any:
         found = prepare(*args, **kwargs)
         if not isinstance(found, list):
             raise TypeError(
@@ -126,7 +126,7 @@ def _calls(prepare: Callable[..., Any], around: Callable[..., Any]) -> Callable[
     return prepared
 
 
-def _set(owner: nn.Module, name: str, value: Any, add: Add) -> None:
+def _set(owner: nn.Module, name: str, value: object, add: Add) -> None:
     own = vars(owner)
     missing = object()
     before = own.get(name, missing)
@@ -191,7 +191,7 @@ class Generation:
         whole = next((each for each in (mask, tokens, embeddings) if each is not None), None)
         self._prompt_columns = 1 if whole is None else whole.shape[1]
 
-    def step(self, inputs: dict[str, Any], mask: Any) -> None:
+    def step(self, inputs: dict[str, Any], mask: object) -> None:
         """A forward pass with these inputs is next. mask: [rows, columns] before it was prepared,
         or None.
         """
@@ -292,7 +292,7 @@ def follow_generate_batch(capture: Followed, model: nn.Module, add: Add) -> None
 
 
 def _followed(generation_step: Callable[..., Any]) -> Callable[..., Any]:
-    def step(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, model: nn.Module, *args: object, **kwargs: Any) -> Any:
         held = _continuous.get(model)
         capture = None if held is None else held()
         if capture is None or capture._apart():
@@ -362,5 +362,5 @@ def _tokens(state: Any) -> list[int]:
     return tokens
 
 
-def _begins_with(state: Any, tokens: list[int]) -> bool:
+def _begins_with(state: object, tokens: list[int]) -> bool:
     return bool(tokens) and _tokens(state)[: len(tokens)] == tokens

@@ -121,7 +121,7 @@ class Followed(Owner):
             self._forget(begun)
             raise
 
-    def _held_by(self, cache: Any) -> Held:
+    def _held_by(self, cache: object) -> Held:
         held = Held(True) if cache is None else _ledger.read(self, cache)
         if held.unversioned and not self._said_unversioned:
             self._said_unversioned = True
@@ -135,7 +135,7 @@ class Followed(Owner):
             )
         return held
 
-    def _with_cache(self, plan: Plan, cache: Any, begun: Batch | None) -> Plan:
+    def _with_cache(self, plan: Plan, cache: object, begun: Batch | None) -> Plan:
         """The forward pass of a plan is next, and goes on with a cache."""
         plan.cache, plan.begun = cache, begun
         if cache is not None:
@@ -143,7 +143,7 @@ class Followed(Owner):
         return plan
 
     def _goes_on(
-        self, rows: int, length: int, mask: torch.Tensor | None, cache: Any, held: Held
+        self, rows: int, length: int, mask: torch.Tensor | None, cache: object, held: Held
     ) -> tuple[Batch, Batch | None]:
         """The sequences that a forward pass goes on with; and again, if they begin with it."""
         content, batch = held.content, held.batch
@@ -232,7 +232,7 @@ class Followed(Owner):
                 self.capturer.request(handle).truncate(rows)
         self._skipped[here] = module, self._with_cache(plan, inputs.cache, None)
 
-    def _skipped_to(self, module: nn.Module, output: Any) -> None:
+    def _skipped_to(self, module: nn.Module, output: object) -> None:
         begun = self._skipped.get(threading.get_ident())
         if begun is not None and begun[0] is module:
             del self._skipped[threading.get_ident()]
@@ -317,7 +317,7 @@ class Followed(Owner):
         if plan is not None:
             self._forget(plan.begun)
 
-    def _file(self, stream: Any = None, output: Any = None) -> None:
+    def _file(self, stream: Any = None, output: object = None) -> None:
         """Say whose the rows of the last forward pass are, if somebody has planned that and it has
         not been said.
         """

@@ -32,7 +32,7 @@ class Held(NamedTuple):
     """How many rows it had when that was known last."""
 
 
-def read(capture: Owner, cache: Any) -> Held:
+def read(capture: Owner, cache: object) -> Held:
     """What a cache holds: the same in all of its layers, or it is not known."""
     contents: set[Content | None] = set()
     batches: set[Batch | None] = set()
@@ -60,7 +60,7 @@ def read(capture: Owner, cache: Any) -> Held:
     return Held(True, next(iter(contents), None), batch)
 
 
-def begin(capture: Owner, cache: Any, pass_: object) -> None:
+def begin(capture: Owner, cache: object, pass_: object) -> None:
     """A forward pass goes on with a cache."""
     follow(layers := layers_of(cache) or [])
     for index, layer in enumerate(layers):
@@ -68,7 +68,7 @@ def begin(capture: Owner, cache: Any, pass_: object) -> None:
         ledger.pass_ = pass_
 
 
-def end(capture: Owner, cache: Any, pass_: object, batch: Batch, past: int) -> None:
+def end(capture: Owner, cache: object, pass_: object, batch: Batch, past: int) -> None:
     """It has ended: the cache has the columns of a batch, `past` of them before this pass."""
     follow(layers := layers_of(cache) or [])
     line = batch.line
@@ -98,7 +98,7 @@ def head(batch: Batch) -> Content | None:
     return contents.pop() if len(contents) == 1 else None
 
 
-def layers_of(cache: Any) -> list[Any] | None:
+def layers_of(cache: object) -> list[Any] | None:
     """The parts of a cache that are changed each by itself; None if it is of an unknown kind, with
     tensors elsewhere than in itself or in `layers`.
     """
@@ -123,7 +123,7 @@ def _is_empty(layer: Any) -> bool:
         return isinstance(states, dict) and bool(states) or next(tensors_of(layer), None) is None
 
 
-def _of(capture: Owner, layer: Any, index: int) -> Ledger | None:
+def _of(capture: Owner, layer: object, index: int) -> Ledger | None:
     """The ledger of a layer, if it is this capture's, this layer's and of this place."""
     ledger: Ledger | None = vars(layer).get(LEDGER)
     if ledger is None or ledger.capture() is not capture or ledger.layer() is not layer:
@@ -131,7 +131,7 @@ def _of(capture: Owner, layer: Any, index: int) -> Ledger | None:
     return ledger if ledger.index == index else None
 
 
-def _put(capture: Owner, layer: Any, index: int) -> Ledger:
+def _put(capture: Owner, layer: object, index: int) -> Ledger:
     ledger = vars(layer)[LEDGER] = capture._new_ledger(layer, index)
     return ledger
 
@@ -185,7 +185,7 @@ def _install(kind: Any) -> None:
 
 def _operating(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def followed(self: object, *args: object, **kwargs: object) -> Any:
         if torch.compiler.is_compiling():
             return method(self, *args, **kwargs)
         ledger: Ledger | None = vars(self).get(LEDGER)
@@ -198,7 +198,7 @@ def _operating(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _updating(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def followed(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def followed(self: object, *args: object, **kwargs: object) -> Any:
         if not torch.compiler.is_compiling() and (ledger := vars(self).get(LEDGER)) is not None:
             ledger._updates += 1
         return method(self, *args, **kwargs)

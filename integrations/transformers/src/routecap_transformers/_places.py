@@ -154,7 +154,7 @@ def _expect_requests() -> None:
             raise ValueError(f"{kind} must have {missing[0]}")
 
 
-def _assigned(kind: Any) -> set[str]:
+def _assigned(kind: object) -> set[str]:
     """What objects of a class are given by their first method."""
     code = getattr(vars(kind).get("__init__"), "__code__", None)
     return set() if code is None else set(code.co_names)

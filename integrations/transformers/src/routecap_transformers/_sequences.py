@@ -284,7 +284,7 @@ class Owner:
         """The call of `generate` that runs."""
         self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
 
-    def _new_ledger(self, layer: Any, index: int) -> Ledger:
+    def _new_ledger(self, layer: object, index: int) -> Ledger:
         ledger = Ledger(weakref.ref(self), layer, index)
         self._ledgers.add(ledger)
         return ledger
@@ -297,7 +297,7 @@ class Owner:
 class Ledger:
     """Of one layer, for one capture."""
 
-    def __init__(self, capture: weakref.ref[Owner], layer: Any, index: int) -> None:
+    def __init__(self, capture: weakref.ref[Owner], layer: object, index: int) -> None:
         self.capture, self.index = capture, index
         self.layer = weakref.ref(layer)
         self.batch: Batch | None = None
@@ -345,7 +345,9 @@ class Ledger:
             return True
         return _are(tensors_of(layer), self._tensors)
 
-    def through(self, name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def through(
+        self, name: str, method: Callable[..., Any], *args: object, **kwargs: object
+    ) -> Any:
         """Call an operation of the layer, and follow what it does."""
         layer = self.layer()
         content, before = self.content if self.holds else None, length_of(layer)
@@ -431,7 +433,7 @@ def _after(
     return content
 
 
-def _rows_after(name: str, change: Any, rows: int) -> list[int]:
+def _rows_after(name: str, change: object, rows: int) -> list[int]:
     """Which rows of a layer those are that it has after an operation."""
     device = change.device if isinstance(change, torch.Tensor) else None
     before = torch.arange(rows, device=device)
@@ -443,7 +445,7 @@ def _rows_after(name: str, change: Any, rows: int) -> list[int]:
     return found
 
 
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: object) -> Iterator[torch.Tensor]:
     """Those of a layer, in their order."""
     for each in vars(value).values() if hasattr(value, "__dict__") else ():
         if isinstance(each, torch.Tensor):

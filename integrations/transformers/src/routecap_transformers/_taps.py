@@ -181,7 +181,7 @@ _IDS = ("top_k_index", "router_indices")
 
 
 def _experts_ids(
-    place: int, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    place: int, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
 ) -> torch.Tensor:
     """place: Of the ids among the arguments."""
     if len(args) > place:

@@ -56,7 +56,12 @@ class Answer:
         asked: What the request asked for, with a format.
     """
 
-    def __init__(self, rows: Any, asked: Asked, folder: Folder | None = None) -> None:
+    def __init__(
+        self,
+        rows: PendingRoutedExperts | NDArray[np.int16],
+        asked: Asked,
+        folder: Folder | None = None,
+    ) -> None:
         """Args:
         folder: Where files go; default: the folder of the options.
         """

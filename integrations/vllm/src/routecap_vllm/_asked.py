@@ -42,7 +42,7 @@ class Asked(NamedTuple):
 _ALL = Asked()
 
 
-def asked_by(sampling_params: Any) -> Asked:
+def asked_by(sampling_params: object) -> Asked:
     """Read what a request asks for.
 
     Raises:

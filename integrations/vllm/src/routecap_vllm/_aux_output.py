@@ -162,7 +162,7 @@ def answer_in_formats() -> None:
         answer_asked(sys.modules[_ENGINE].AsyncLLM)
 
 
-def refuse_asked(processor_class: Any) -> None:
+def refuse_asked(processor_class: object) -> None:
     """Requests are refused if they ask for what this release does not have, or reach the engine's front end
     with a format that nobody took off them to answer in it."""
     process = once(processor_class, "process_inputs")
@@ -170,7 +170,12 @@ def refuse_asked(processor_class: Any) -> None:
         return
 
     def process_inputs(
-        processor: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+        processor: object,
+        request_id: str,
+        prompt: object,
+        params: object,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         asked = asked_by(params)
         refuse(asked)
@@ -202,7 +207,9 @@ def answer_asked(engine_class: Any) -> None:
     if generate is None:
         return
 
-    def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+    def answering(
+        engine: Any, prompt: Any, sampling_params: Any, *args: object, **kwargs: Any
+    ) -> Any:
         asked = asked_by(sampling_params)
         refuse(asked)  # before a stream begins
         if asked.format is None:
@@ -254,7 +261,7 @@ def _answer(completion: Any, model_config: Any, asked: Asked, whole: int) -> Non
     answered(completion, found)
 
 
-def of_decoder(rows: NDArray[Any], model_config: Any, asked: Asked) -> PendingRoutedExperts:
+def of_decoder(rows: NDArray[Any], model_config: object, asked: Asked) -> PendingRoutedExperts:
     """The rows from position `asked.start` on, from an array [rows, layers of the decoder, k] that
     has -1 in missing cells. It has no tags: a request's rows come without the weights' version.
 
@@ -288,7 +295,7 @@ def of_decoder(rows: NDArray[Any], model_config: Any, asked: Asked) -> PendingRo
 # ---- The worker's side
 
 
-def check_worker(config: Any) -> None:
+def check_worker(config: object) -> None:
     """Refuse, before weights are loaded, if the library cannot capture."""
     if captures(config):
         expect_python_front_end()
@@ -307,7 +314,9 @@ def put_worker(runner_module: Any) -> None:
     if own is None:
         return
 
-    def get_aux_output_connector(model: Any, vllm_config: Any, kv_cache_config: Any) -> Any:
+    def get_aux_output_connector(
+        model: object, vllm_config: object, kv_cache_config: object
+    ) -> Any:
         try:
             return make_connector(model, vllm_config, kv_cache_config)
         except NotImplementedError as error:
@@ -317,7 +326,7 @@ def put_worker(runner_module: Any) -> None:
     runner_class = runner_module.GPUModelRunner
     execute = runner_class.execute_model
 
-    def execute_model(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute_model(runner: Any, scheduler_output: Any, *args: Any, **kwargs: object) -> Any:
         connector = runner.aux_output_connector
         if isinstance(connector, RowsConnector):
             connector.told = scheduler_output
@@ -373,7 +382,7 @@ def numbers_of(groups: Sequence[Any], hashed_rows: int) -> Numbers | None:
     return None
 
 
-def kept_rows(cache_rows: int, transfer: Any) -> int:
+def kept_rows(cache_rows: int, transfer: object) -> int:
     """How many rows the store needs room for, so that it has the rows of all of the engine's cache.
 
     Besides the rows of running requests, the scheduler of 0.33 retains as many rows of finished
@@ -405,7 +414,7 @@ def bind(model: Any, capture: Any) -> None:
     binding.call_after(model, "load_weights", capture.weights_changed)
 
 
-def take_scheduler(cls: Any) -> Any:
+def take_scheduler(cls: object) -> Any:
     """Schedulers use our side of the connector, whatever class the configuration names."""
     put_scheduler(import_module("vllm.v1.core.sched.scheduler"))
     return cls
@@ -426,7 +435,7 @@ class TolerantScheduling:
         tokens: int = request.num_tokens
         return tokens - 1  # as without auxiliary output
 
-    def cap_external_hit(self, request: Any, num_local: int, num_external: int) -> int:
+    def cap_external_hit(self, request: object, num_local: int, num_external: int) -> int:
         return num_external
 
     def take_output(self, request: Any, output: Any) -> Any:

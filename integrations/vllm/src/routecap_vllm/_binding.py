@@ -74,7 +74,7 @@ class Binding:
         self._undo: list[Callable[[], object]] = []
         self.layers: dict[int, str] = {}  # captured layer -> how it is tapped
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
+    def set(self, owner: object, name: str, value: object) -> None:
         """Set an attribute of a module or router of the engine."""
         own = vars(owner)
         if name in own:
@@ -84,7 +84,7 @@ class Binding:
             self._undo.append(lambda: delattr(owner, name))
         setattr(owner, name, value)
 
-    def call_after(self, owner: Any, name: str, function: Callable[[], object]) -> None:
+    def call_after(self, owner: object, name: str, function: Callable[[], object]) -> None:
         """Call a function after each call of a method, also after one that raises."""
         if not hasattr(owner, name):
             logger.warning(
@@ -96,7 +96,7 @@ class Binding:
             return
         method = getattr(owner, name)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def called(*args: object, **kwargs: object) -> Any:
             try:
                 return method(*args, **kwargs)
             finally:
@@ -114,7 +114,11 @@ class Binding:
 
 
 def bind(
-    model: Any, cache: _RoutedExpertsDeviceCache, layer_map: list[int], experts: int, placed: bool
+    model: object,
+    cache: _RoutedExpertsDeviceCache,
+    layer_map: list[int],
+    experts: int,
+    placed: bool,
 ) -> Binding:
     """Tap every MoE layer of a model. An earlier binding of the same model is removed first.
 
@@ -164,7 +168,7 @@ def bind(
     return binding
 
 
-def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
+def bind_buffer(model: object, buffer: torch.Tensor) -> None:
     """Give every MoE layer its part of the buffer [layers, rows, k] of a foreign capturer."""
     _mark_static(buffer)
     for index, layer in _assign_by_id(list(_find_layers(model)), len(buffer)):
@@ -174,7 +178,7 @@ def bind_buffer(model: Any, buffer: torch.Tensor) -> None:
         layer.module._routing_replay_out = view
 
 
-def experts_of(model: Any) -> int | None:
+def experts_of(model: object) -> int | None:
     """The most experts of any MoE layer, as the layers say; None if one of them does not say."""
     found = [getattr(layer.module, "logical_num_experts", None) for layer in _find_layers(model)]
     numbers = [number for number in found if isinstance(number, int)]
@@ -204,17 +208,17 @@ def _find_layers(model: Any) -> Iterator[Layer]:
         yield Layer(name or getattr(module, "layer_name", ""), module, _decoder_index(name, module))
 
 
-def _is_known(module: Any) -> bool:
+def _is_known(module: object) -> bool:
     """Whether it is one of vLLM's own layers that route."""
     return any(cls.__name__ in _CLASSES for cls in type(module).__mro__)
 
 
-def _tells(module: Any) -> bool:
+def _tells(module: object) -> bool:
     """Whether it is given ids and tells them, as vLLM's protocol RoutedExpertsCaptureSource says."""
     return hasattr(module, "layer_id") and hasattr(module, "capture_fn")
 
 
-def _decoder_index(name: str, module: Any) -> int | None:
+def _decoder_index(name: str, module: object) -> int | None:
     for text in (name, getattr(module, "layer_name", "")):
         if numbers := re.findall(r"(?:^|\.)(\d+)(?=\.|$)", text):
             return int(numbers[0])
@@ -324,7 +328,7 @@ def _widths(layer: Layer, k: int) -> tuple[int, int] | None:
     return chosen, chosen + fused
 
 
-def _of_layer(module: Any, *names: str) -> Any:
+def _of_layer(module: object, *names: str) -> Any:
     """An attribute that a layer of vLLM has under one of these names; None of a module of another
     kind without it.
 
@@ -367,7 +371,7 @@ def _tap(
 
     table: Callable[[], torch.Tensor] | None = None
 
-    def record(topk_ids: torch.Tensor, *_: Any) -> None:
+    def record(topk_ids: torch.Tensor, *_: object) -> None:
         import torch
 
         logical = table() if table is not None else None
@@ -430,7 +434,7 @@ def _tap(
     return "selection"
 
 
-def _experts_inside(quant_method: Any) -> Any:
+def _experts_inside(quant_method: object) -> Any:
     """What tells the ids that a kernel chooses; None of a kernel that does not, and until 0.26."""
     kernel = getattr(getattr(quant_method, "moe_kernel", None), "impl", None)
     experts = getattr(kernel, "fused_experts", None)
@@ -438,11 +442,13 @@ def _experts_inside(quant_method: Any) -> Any:
     return experts if tells is not None and tells() else None
 
 
-def _wrap(binding: Binding, owner: Any, name: str, record: Callable[[torch.Tensor], None]) -> None:
+def _wrap(
+    binding: Binding, owner: object, name: str, record: Callable[[torch.Tensor], None]
+) -> None:
     """Record the second result of a method: (weights, ids, ...)."""
     method = getattr(owner, name)
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+    def recorded(*args: object, **kwargs: object) -> Any:
         result = method(*args, **kwargs)
         record(result[1])
         return result
@@ -450,14 +456,14 @@ def _wrap(binding: Binding, owner: Any, name: str, record: Callable[[torch.Tenso
     binding.set(owner, name, recorded)
 
 
-def _is_balanced(owner: Any) -> bool:
+def _is_balanced(owner: object) -> bool:
     """Whether expert-parallel load balancing maps ids to those of replicas."""
     if getattr(owner, "enable_eplb", False):
         return True
     return getattr(getattr(owner, "eplb_state", None), "logical_to_physical_map", None) is not None
 
 
-def _placement(owner: Any) -> Callable[[], torch.Tensor] | None:
+def _placement(owner: object) -> Callable[[], torch.Tensor] | None:
     """A function that returns the expert of each replica by the layer's present tables, which
     rebalancing rewrites in place on the device.
     """
@@ -510,7 +516,7 @@ def _delimit(
         )
         return
 
-    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         import torch
 
         rows = _rows_of(args, kwargs)
@@ -521,7 +527,7 @@ def _delimit(
         else:
             forward.begin(rows)
 
-    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def after(module: object, args: tuple[Any, ...], output: object) -> None:
         import torch
 
         if torch.compiler.is_compiling():

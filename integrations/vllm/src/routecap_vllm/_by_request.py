@@ -212,7 +212,7 @@ def issue_before_tokens(runner_module: Any) -> None:
         return
     module: Any = routed_experts_capturer
 
-    def issue_and_bookkeep(runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def issue_and_bookkeep(runner: Any, scheduler_output: Any, *args: object, **kwargs: Any) -> Any:
         if runner.routed_experts_initialized:
             counts = scheduler_output.num_scheduled_tokens
             if resumed := scheduler_output.scheduled_cached_reqs.resumed_req_ids:

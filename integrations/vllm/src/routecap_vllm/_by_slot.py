@@ -190,11 +190,11 @@ class Capture:
         self.capturer.extract((), runner.requests, {}, None, 0)
         self._bookkeep, runner._bookkeeping_sync = runner._bookkeeping_sync, self.bookkeep
 
-    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: object) -> Any:
         self.begin(scheduler_output)
         return self._execute(scheduler_output, *args, **kwargs)
 
-    def bookkeep(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def bookkeep(self, scheduler_output: object, *args: object, **kwargs: object) -> Any:
         """Issue the rows of the step before vLLM waits for its tokens: they travel meanwhile."""
         self.issue(scheduler_output)
         return self._bookkeep(scheduler_output, *args, **kwargs)
@@ -265,7 +265,7 @@ class TellingScheduler(_scheduler.TellingScheduler):
     """A base of the scheduler's class, as in 0.21, without vLLM's table of rows by slot."""
 
     @staticmethod
-    def _is_ours(config: Any) -> bool:
+    def _is_ours(config: object) -> bool:
         return captures(config)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -277,7 +277,7 @@ class TellingScheduler(_scheduler.TellingScheduler):
             config.model_config.enable_return_routed_experts = True
         self._find_capturer()
 
-    def _front_end_waits(self, sampling_params: Any) -> bool:
+    def _front_end_waits(self, sampling_params: object) -> bool:
         return self._capturer is not None and asked_by(sampling_params).capture
 
 
@@ -308,7 +308,7 @@ class TakingState(_front_end.TakingState):
         """vLLM's own are an array [rows, layers, k] for each step."""
         return isinstance(rows, PendingRoutedExperts) or rows.ndim == 1
 
-    def _divide(self, rows: Any) -> tuple[Any, Any]:
+    def _divide(self, rows: object) -> tuple[Any, Any]:
         return None, rows
 
 
@@ -329,7 +329,7 @@ def refuse(asked: Asked) -> None:
     check(asked)
 
 
-def _look(config: Any) -> None:
+def _look(config: object) -> None:
     if captures(config):
         say_captures()
         serve(tokens(), refuse)

@@ -52,7 +52,7 @@ class _RoutedExpertsDeviceCache:
         max_num_batched_tokens: int,
         num_hidden_layers: int,
         num_experts_per_tok: int,
-        device: Any,
+        device: object,
     ) -> None:
         import torch
 

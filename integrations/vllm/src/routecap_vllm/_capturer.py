@@ -43,11 +43,11 @@ class RoutedExpertsCapturer(ABC):
     @staticmethod
     def create(
         enable: bool,
-        model_config: Any,
+        model_config: object,
         num_fused_shared_experts: int,
         max_num_batched_tokens: int,
         max_model_len: int,
-        device: Any,
+        device: object,
         shared_host_cache: _RoutedExpertsHostCache | None = None,
         skip_host_cache: bool = False,
     ) -> RoutedExpertsCapturer:
@@ -120,7 +120,7 @@ class RoutedExpertsCapturer(ABC):
     # The functions of `routed_experts_capturer` call these. A capturer of another class need not
     # have them: its model is then bound to the buffer of its device cache. The rest is not done.
 
-    def bind(self, model: Any) -> None:
+    def bind(self, model: object) -> None:
         """Tap the model's MoE layers, and begin and end each step with the model's forward pass.
 
         Call it before graphs are captured.
@@ -151,7 +151,7 @@ class RoutedExpertsCapturer(ABC):
         req_ids: Sequence[str],
         requests: Mapping[str, Any],
         req_id_to_index: Mapping[str, int],
-        num_tokens_no_spec: Any,
+        num_tokens_no_spec: object,
         max_model_len: int,
     ) -> dict[str, Any] | None:
         """The rows of those requests of a batch that end with this step; see
@@ -227,7 +227,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     def __init__(
         self,
-        model_config: Any,
+        model_config: object,
         max_num_batched_tokens: int,
         num_fused_shared_experts: int,
         max_model_len: int,
@@ -322,7 +322,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
 
     # ---- The forward pass
 
-    def bind(self, model: Any) -> None:
+    def bind(self, model: object) -> None:
         while callable(unwrap := getattr(model, "unwrap", None)):
             model = unwrap()  # the wrapper holds graphs; weights are loaded into the model itself
         if self._bounded and not self.forward.delimited and self.capturer.stats().steps_issued == 0:
@@ -508,7 +508,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         req_ids: Sequence[str],
         requests: Mapping[str, Any],
         req_id_to_index: Mapping[str, int],
-        num_tokens_no_spec: Any,
+        num_tokens_no_spec: object,
         max_model_len: int,
     ) -> dict[str, Any] | None:
         self._engine_requests = requests

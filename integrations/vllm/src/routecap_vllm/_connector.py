@@ -152,7 +152,7 @@ class PendingOutput:
     sampled: Any = ()
     rejected: Any = ()
 
-    def enqueue_cpu_copy(self, num_sampled: Any, num_rejected: Any) -> None:
+    def enqueue_cpu_copy(self, num_sampled: object, num_rejected: object) -> None:
         """The numbers may still be in flight; `process_output` reads them."""
         self.sampled, self.rejected = num_sampled, num_rejected
 

@@ -62,7 +62,7 @@ def on_both_sides() -> bool:
     )
 
 
-def each_processor(processor_class: Any, look: Callable[[Any], None]) -> None:
+def each_processor(processor_class: object, look: Callable[[Any], None]) -> None:
     """`look` at the configuration of each engine whose front end this process makes, before it is
     made.
     """
@@ -70,7 +70,9 @@ def each_processor(processor_class: Any, look: Callable[[Any], None]) -> None:
     if init is None:
         return
 
-    def look_and_init(processor: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+    def look_and_init(
+        processor: object, vllm_config: object, *args: object, **kwargs: object
+    ) -> None:
         look(vllm_config)
         init(processor, vllm_config, *args, **kwargs)
 
@@ -88,7 +90,7 @@ class _Rows:
     def __init__(self, name: str) -> None:
         self._name = f"_{name}"
 
-    def __get__(self, output: Any, owner: Any = None) -> Any:
+    def __get__(self, output: object, owner: object = None) -> Any:
         if output is None:
             return None  # the default of the field
         if (answer := kept(output)) is not None:
@@ -96,7 +98,7 @@ class _Rows:
         rows = self.pending(output)
         return None if rows is None else rows.array()
 
-    def pending(self, output: Any) -> PendingRoutedExperts | None:
+    def pending(self, output: object) -> PendingRoutedExperts | None:
         rows: PendingRoutedExperts | None = vars(output).get(self._name)
         return rows
 
@@ -107,7 +109,7 @@ class _Validity:
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
 
-    def __get__(self, output: Any, owner: Any = None) -> Any:
+    def __get__(self, output: object, owner: object = None) -> Any:
         rows = None if output is None else kept(output) or self._rows.pending(output)
         return None if rows is None else rows.validity()
 
@@ -121,7 +123,7 @@ def make_lazy(cls: Any, name: str) -> None:
         cls.__getstate__ = functools.partialmethod(_state, name)
 
 
-def put_rows(output: Any, name: str, rows: Any) -> None:
+def put_rows(output: object, name: str, rows: object) -> None:
     """Put rows, an array or None into an attribute of an output whose class is lazy."""
     if isinstance(rows, PendingRoutedExperts):
         vars(output).pop(name, None)
@@ -130,7 +132,7 @@ def put_rows(output: Any, name: str, rows: Any) -> None:
         setattr(output, name, rows)
 
 
-def _state(output: Any, name: str) -> dict[str, Any]:
+def _state(output: object, name: str) -> dict[str, Any]:
     """The state that an output is pickled with: plain values, for processes without routecap."""
     answers = [kept(each) for each in (output, *getattr(output, "outputs", ()))]
     state = {key: value for key, value in vars(output).items() if key != f"_{name}"}
@@ -174,7 +176,7 @@ class TakingState:
     def are_ours(rows: Any) -> bool:
         return True  # also an array, of workers in separate processes
 
-    def _divide(self, rows: Any) -> tuple[Any, Any]:
+    def _divide(self, rows: object) -> tuple[Any, Any]:
         """The rows of the request's output, which are the prompt's, and those of the completion;
         None where there are none.
         """
@@ -183,12 +185,12 @@ class TakingState:
 
     def make_request_output(
         self,
-        new_token_ids: Any,
-        pooling_output: Any,
-        finish_reason: Any,
-        stop_reason: Any,
-        *args: Any,
-        **kwargs: Any,
+        new_token_ids: object,
+        pooling_output: object,
+        finish_reason: object,
+        stop_reason: object,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         what = (new_token_ids, pooling_output, finish_reason, stop_reason, *args)
         asking = self.routecap
@@ -200,7 +202,7 @@ class TakingState:
                 return None
         return super().make_request_output(*what, **kwargs)  # type: ignore[misc]
 
-    def _new_completion_output(self, *args: Any, **kwargs: Any) -> Any:
+    def _new_completion_output(self, *args: object, **kwargs: object) -> Any:
         completion = super()._new_completion_output(*args, **kwargs)  # type: ignore[misc]
         asked, rows = self.routecap.asked, self.routecap.rows
         if rows is None:
@@ -214,7 +216,7 @@ class TakingState:
                 keep(each, answer)
         return completion
 
-    def _new_request_output(self, *args: Any, **kwargs: Any) -> Any:
+    def _new_request_output(self, *args: object, **kwargs: object) -> Any:
         output = super()._new_request_output(*args, **kwargs)  # type: ignore[misc]
         rows = self.routecap.rows
         prompt = None if rows is None else self._divide(rows)[0]
@@ -260,7 +262,9 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
             state.__class__ = taking
         return state
 
-    def process_outputs(processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def process_outputs(
+        processor: Any, engine_core_outputs: Any, *args: Any, **kwargs: object
+    ) -> Any:
         # Only this line runs for each request of each step: 8 ns.
         having = [each for each in engine_core_outputs if each.routed_experts is not None]
         states = []
@@ -296,7 +300,7 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
                 processor.parent_requests.pop(parent.request_id, None)
         return processed
 
-    def abort_requests(processor: Any, request_ids: Any, *args: Any, **kwargs: Any) -> Any:
+    def abort_requests(processor: Any, request_ids: Any, *args: Any, **kwargs: object) -> Any:
         request_ids = list(request_ids)
         for name in request_ids:
             for each in (name, *processor.external_req_ids.get(name, ())):
@@ -335,7 +339,7 @@ def take_rows(state_class: Any, processor_class: Any, before: Any = TakingState)
     )
 
 
-def _as_pending(rows: Any) -> Any:
+def _as_pending(rows: object) -> Any:
     """Rows, which may have come from another process as bytes."""
     if isinstance(rows, np.ndarray) and rows.ndim == 1:
         return from_bytes(rows, get_options().fill)

@@ -59,7 +59,7 @@ def take_worker(
         check(all_kwargs[wrapper.rpc_rank]["vllm_config"])
         return init_worker(wrapper, all_kwargs)
 
-    def initialize_from_config(wrapper: Any, kv_cache_configs: Any) -> Any:
+    def initialize_from_config(wrapper: object, kv_cache_configs: Any) -> Any:
         prepare(wrapper)
         return initialize(wrapper, kv_cache_configs)
 
@@ -98,7 +98,7 @@ def expect_runner(chosen: Any, v2: bool) -> None:
         )
 
 
-def each_scheduler(scheduler_config_class: Any, change: Callable[[Any], Any]) -> None:
+def each_scheduler(scheduler_config_class: object, change: Callable[[Any], Any]) -> None:
     """Schedulers are of the class that `change` makes of the one that the configuration names."""
     get_class = once(scheduler_config_class, "get_scheduler_cls")
     if get_class is None:
@@ -142,7 +142,7 @@ def watch_adapters(manager_class: Any) -> None:
     if load is None:
         return
 
-    def load_adapter(manager: Any, lora_request: Any) -> Any:
+    def load_adapter(manager: object, lora_request: Any) -> Any:
         loaded = load(manager, lora_request)
         if lora_request.load_inplace:
             routed_experts_capturer.weights_changed()
@@ -151,12 +151,12 @@ def watch_adapters(manager_class: Any) -> None:
     replace(manager_class, "_load_adapter", load, load_adapter)
 
 
-def _say_change(worker_class: Any, name: str) -> None:
+def _say_change(worker_class: object, name: str) -> None:
     change = once(worker_class, name)
     if change is None:
         return
 
-    def changing(worker: Any, *args: Any, **kwargs: Any) -> Any:
+    def changing(worker: object, *args: object, **kwargs: object) -> Any:
         try:
             return change(worker, *args, **kwargs)
         finally:
@@ -165,6 +165,6 @@ def _say_change(worker_class: Any, name: str) -> None:
     replace(worker_class, name, change, changing)
 
 
-def _set_tag(worker: Any, tag: int) -> None:
+def _set_tag(worker: object, tag: int) -> None:
     """collective_rpc("routecap_set_tag", args=(7,)): the version of the weights from now on."""
     routed_experts_capturer.set_tag(tag)

@@ -11,7 +11,7 @@ from routecap import models
 from routecap.adapter import has_experts_field
 
 
-def moe_layers(config: Any) -> list[int]:
+def moe_layers(config: object) -> list[int]:
     """The indices, in the decoder, of the layers that route.
 
     A dense model has none. Where a configuration tells nothing but the number of layers, all route.
@@ -27,7 +27,7 @@ def moe_layers(config: Any) -> list[int]:
     return list(said.layer_map)
 
 
-def experts_per_token(config: Any) -> int:
+def experts_per_token(config: object) -> int:
     """How many experts each token gets: K."""
     chosen = set(models.describe(config).layer_k or ())
     if not chosen:
@@ -43,12 +43,12 @@ def experts_per_token(config: Any) -> int:
     return chosen.pop()
 
 
-def names_experts(config: Any) -> bool:
+def names_experts(config: object) -> bool:
     """Whether the configuration says how many experts there are."""
     return bool(models.describe(config).layer_experts)
 
 
-def experts_of_layers(config: Any) -> list[int]:
+def experts_of_layers(config: object) -> list[int]:
     """How many experts each of `moe_layers` chooses from, zero experts included."""
     experts = models.describe(config).layer_experts
     if not experts:

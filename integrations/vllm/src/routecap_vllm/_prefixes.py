@@ -99,13 +99,13 @@ class Told:
         self.by_contents = by_contents
         self.step = Step()
 
-    def send(self, output: Any) -> None:
+    def send(self, output: object) -> None:
         """A step was scheduled."""
         if self.step:
             self._send(output, self.step)
             self.step = Step()
 
-    def _send(self, output: Any, step: Step) -> None:
+    def _send(self, output: object, step: Step) -> None:
         raise NotImplementedError
 
     def drop(self, blocks: BlocksOf) -> None:
@@ -160,7 +160,7 @@ class Prefixes(Told):
             )
         self._broken = self._older = False
 
-    def _send(self, output: Any, step: Step) -> None:
+    def _send(self, output: object, step: Step) -> None:
         self.waiting.append(step)
 
     def drop(self, blocks: BlocksOf) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +215,7 @@ class Requests:
         state: RequestState,
         outputs: Sequence[int],
         prompt: int,
-        sampling: Any,
+        sampling: object,
         max_model_len: int,
     ) -> int | None:
         """How many rows a request ends with; None if it goes on."""

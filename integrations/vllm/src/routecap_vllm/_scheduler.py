@@ -64,7 +64,7 @@ vllm.v1.worker.gpu_model_runner
 """  # what this module and both that import it replace and read
 
 
-def tell_ends(scheduler_config_class: Any, before: type | None = None) -> None:
+def tell_ends(scheduler_config_class: object, before: type | None = None) -> None:
     """Schedulers tell the capturer of their process.
 
     Args:
@@ -87,7 +87,7 @@ class TellingScheduler:
     them are cut, and are missing until they are computed again.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: object) -> Any:
         config = kwargs.get("vllm_config", args[0] if args else None)
         if config is not None and not cls._is_ours(config):
             return cls.__bases__[-1](*args, **kwargs)  # vLLM's own capture stays
@@ -98,7 +98,7 @@ class TellingScheduler:
         """Whether engines of this configuration capture, and by routecap."""
         return bool(config.model_config.enable_return_routed_experts)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._capturer: Any = None
         self._prefixes: Any = None
@@ -131,7 +131,7 @@ class TellingScheduler:
             self._capturer = Workers(executor_of_this_process())
             self._keep_prefixes()
 
-    def _front_end_waits(self, sampling_params: Any) -> bool:
+    def _front_end_waits(self, sampling_params: object) -> bool:
         """Whether the front end waits for the rows of a request that it has aborted."""
         return waits_for_rows(sampling_params)
 
@@ -160,19 +160,19 @@ class TellingScheduler:
     def _watch_blocks(self, pool: Any, prefixes: Told) -> None:
         allocate, cache = pool.get_new_blocks, pool.cache_full_blocks
 
-        def get_new_blocks(*args: Any, **kwargs: Any) -> Any:
+        def get_new_blocks(*args: object, **kwargs: Any) -> Any:
             blocks = allocate(*args, **kwargs)
             prefixes.step.allocates([block.block_id for block in blocks])
             return blocks
 
         def cache_full_blocks(
-            request: Any,
+            request: object,
             blocks: Any,
             num_cached_blocks: int,
             num_full_blocks: int,
             block_size: int,
             kv_cache_group_id: int,
-            **more: Any,
+            **more: object,
         ) -> Any:
             if kv_cache_group_id == self._group and num_cached_blocks < num_full_blocks:
                 numbers = [each.block_id for each in blocks[num_cached_blocks:num_full_blocks]]
@@ -197,7 +197,7 @@ class TellingScheduler:
             hashes = request.block_hashes[first * several : (first + len(numbers)) * several]
         return BlocksOf(request.request_id, row, numbers, hashes)
 
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+    def schedule(self, *args: object, **kwargs: object) -> Any:
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self._in_flight += 1
         if self._prefixes is not None:
@@ -238,7 +238,7 @@ class TellingScheduler:
         self._ended[request.request_id] = request.num_tokens - 1
         return super()._handle_stopped_request(request)  # type: ignore[misc]
 
-    def _handle_invalid_blocks(self, *args: Any, **kwargs: Any) -> Any:
+    def _handle_invalid_blocks(self, *args: object, **kwargs: object) -> Any:
         affected = super()._handle_invalid_blocks(*args, **kwargs)  # type: ignore[misc]
         if self._capturer is not None:
             requests = self.requests  # type: ignore[attr-defined]
@@ -252,7 +252,7 @@ class TellingScheduler:
                     self._prefixes.drop(self._blocks_of(each, first, numbers[first:end]))
         return affected
 
-    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+    def finish_requests(self, request_ids: Any, finished_status: object) -> Any:
         if request_ids is not None:
             request_ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
             for request in map(self.requests.get, request_ids):  # type: ignore[attr-defined]
@@ -267,7 +267,7 @@ class TellingScheduler:
                     )
         return super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
 
-    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+    def update_from_output(self, scheduler_output: object, model_runner_output: object) -> Any:
         update = super().update_from_output  # type: ignore[misc]
         outputs = update(scheduler_output, model_runner_output)
         self._in_flight -= 1
@@ -305,6 +305,6 @@ class TellingScheduler:
             outputs.setdefault(client, engine.EngineCoreOutputs()).outputs.append(output)
 
 
-def waits_for_rows(sampling_params: Any) -> bool:
+def waits_for_rows(sampling_params: object) -> bool:
     """Whether the front end may end a request by a stop string, and wants its rows then."""
     return bool(getattr(sampling_params, "stop", None)) and asked_by(sampling_params).capture

@@ -145,20 +145,20 @@ def check(asked: Asked) -> None:
         )
 
 
-def keep(completion: Any, answer: Answer | None) -> None:
+def keep(completion: object, answer: Answer | None) -> None:
     """Remember the answer of a completion output; None if its request asked for none."""
     if answer is not None:
         vars(completion).pop("routed_experts", None)  # which would be found first
         vars(completion)[_KEPT] = answer
 
 
-def kept(completion: Any) -> Answer | None:
+def kept(completion: object) -> Answer | None:
     """Return the answer that `keep` remembered for a completion output, or None."""
     answer: Answer | None = vars(completion).get(_KEPT)
     return answer
 
 
-def answered(completion: Any, answer: dict[str, Any]) -> None:
+def answered(completion: object, answer: dict[str, Any]) -> None:
     """Hand an answer that is made to the serving classes, by its completion output."""
     vars(completion)[_ANSWER] = answer
 
@@ -173,7 +173,7 @@ def forget(attributes: dict[str, Any]) -> None:
 
 
 def answer_later(
-    engine_class: Any, tokens: Tokens, refuse: Callable[[Asked], None] | None = None
+    engine_class: object, tokens: Tokens, refuse: Callable[[Asked], None] | None = None
 ) -> None:
     """Wrap AsyncLLM.generate: it refuses what cannot be answered, and makes answers before it
     yields outputs.
@@ -183,7 +183,9 @@ def answer_later(
         return
     refuse = refuse or check
 
-    def answering(engine: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+    def answering(
+        engine: object, prompt: object, sampling_params: object, *args: object, **kwargs: object
+    ) -> Any:
         asked = asked_by(sampling_params)
         refuse(asked)  # before a stream begins
         if asked.format is None:
@@ -213,14 +215,14 @@ def _answer(completions: list[Any]) -> None:
 # ---- Giving them out
 
 
-def answer_completions(module: Any, serving_class: Any) -> None:
+def answer_completions(module: object, serving_class: Any) -> None:
     """Wrap the serving class of completions, so that responses have the answers."""
     respond = once(serving_class, "request_output_to_completion_response")
     if respond is None:
         return
     _widen(module, "CompletionResponseChoice", "CompletionResponse")
 
-    def responding(serving: Any, final_res_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def responding(serving: object, final_res_batch: Any, *args: object, **kwargs: Any) -> Any:
         answers = _take([each for output in final_res_batch for each in output.outputs])
         if any(answers):
             for output in final_res_batch:
@@ -231,7 +233,7 @@ def answer_completions(module: Any, serving_class: Any) -> None:
     _answer_stream(serving_class, "completion_stream_generator", results_at=2)
 
 
-def answer_chats(module: Any, serving_class: Any) -> None:
+def answer_chats(module: object, serving_class: object) -> None:
     """Wrap the serving class of chats, so that responses have the answers."""
     if once(serving_class, "chat_completion_full_generator") is not None:
         _widen(module, "ChatCompletionResponseChoice", "ChatCompletionResponse")
@@ -239,7 +241,9 @@ def answer_chats(module: Any, serving_class: Any) -> None:
         _answer_stream(serving_class, "chat_completion_stream_generator", results_at=1)
 
 
-def answer_tokens(module: Any, serving_class: Any, answers: Iterable[tuple[str, str]]) -> None:
+def answer_tokens(
+    module: object, serving_class: object, answers: Iterable[tuple[str, str]]
+) -> None:
     """Wrap the serving class of the generate endpoint, so that responses have the answers."""
     if once(serving_class, "serve_tokens_full_generator") is not None:
         for choice, response in answers:
@@ -248,7 +252,7 @@ def answer_tokens(module: Any, serving_class: Any, answers: Iterable[tuple[str, 
         _answer_stream(serving_class, "serve_tokens_stream_generator", results_at=1)
 
 
-def _widen(module: Any, choice: str, response: str) -> None:
+def _widen(module: object, choice: str, response: str) -> None:
     """Let the response models of a module accept the entries of answers."""
     create_model = import_module("pydantic").create_model
     own = getattr(module, choice)
@@ -292,7 +296,7 @@ def _answer_whole(serving_class: Any, name: str) -> None:
     own = getattr(serving_class, name)
 
     async def responding(
-        serving: Any, request: Any, results: Any, *args: Any, **kwargs: Any
+        serving: object, request: Any, results: Any, *args: object, **kwargs: Any
     ) -> Any:
         answers: list[dict[str, Any]] = []
 
@@ -314,7 +318,7 @@ def _answer_stream(serving_class: Any, name: str, results_at: int) -> None:
     """
     own = getattr(serving_class, name)
 
-    async def streaming(serving: Any, *args: Any, **kwargs: Any) -> AsyncIterator[str]:
+    async def streaming(serving: object, *args: Any, **kwargs: object) -> AsyncIterator[str]:
         request, arguments = args[0], list(args)
         answers: dict[int, dict[str, Any]] = {}  # of choices whose last chunk has not come yet
         results = arguments[results_at]

@@ -26,7 +26,7 @@ def send_bytes(encoder_class: Any) -> None:
     if hook is None:
         return
 
-    def enc_hook(encoder: Any, value: Any) -> Any:
+    def enc_hook(encoder: Any, value: object) -> Any:
         if isinstance(value, PendingRoutedExperts):
             return encoder._encode_ndarray(to_bytes(value))
         return hook(encoder, value)

@@ -73,7 +73,7 @@ def guard(captures: Callable[[Any], bool]) -> None:
         return
     _withhold(import_module("vllm.config.scheduler").SchedulerConfig)
 
-    def init_and_prove(engine: Any, *args: Any, **kwargs: Any) -> None:
+    def init_and_prove(engine: object, *args: object, **kwargs: object) -> None:
         init(engine, *args, **kwargs)
         if type(engine) is core.EngineCore:
             prove(engine, captures)
@@ -88,7 +88,7 @@ def guard(captures: Callable[[Any], bool]) -> None:
 def _prove_first(process_class: Any, captures: Callable[[Any], bool]) -> None:
     run = process_class.run_busy_loop
 
-    def prove_and_run(engine: Any) -> Any:
+    def prove_and_run(engine: object) -> Any:
         prove(engine, captures)
         return run(engine)
 
@@ -103,7 +103,7 @@ class Withholding:
 
     routecap_proven = False
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
+    def update_from_output(self, *args: object, **kwargs: object) -> Any:
         outputs = super().update_from_output(*args, **kwargs)  # type: ignore[misc]
         if not self.routecap_proven:
             for output in itertools.chain.from_iterable(each.outputs for each in outputs.values()):

@@ -30,7 +30,7 @@ _BLOCKS = "routecap_blocks"  # of a step that is scheduled
 _executor: weakref.ref[Any] | None = None  # the last that was made in this process
 
 
-def remember_executor(executor_class: Any) -> None:
+def remember_executor(executor_class: object) -> None:
     """Wrap the executor's __init__, so that a scheduler finds the executor of its engine. It is
     made after the executor, in the same process.
     """
@@ -38,7 +38,7 @@ def remember_executor(executor_class: Any) -> None:
     if init is None:
         return
 
-    def init_and_remember(executor: Any, *args: Any, **kwargs: Any) -> None:
+    def init_and_remember(executor: object, *args: object, **kwargs: object) -> None:
         global _executor
         _executor = weakref.ref(executor)
         init(executor, *args, **kwargs)
@@ -103,7 +103,7 @@ class BlocksOfWorkers(Told):
         super().__init__(by_contents)
         self._workers = workers
 
-    def _send(self, output: Any, step: Step) -> None:
+    def _send(self, output: object, step: Step) -> None:
         setattr(output, _BLOCKS, step)
 
     def drop(self, blocks: BlocksOf) -> None:
@@ -168,7 +168,7 @@ def issue_after_forward(runner: Any) -> None:
     """Make a pipeline stage that samples no token issue its rows when its layers have run."""
     execute = runner.execute_model
 
-    def execute_and_issue(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute_and_issue(scheduler_output: Any, *args: object, **kwargs: Any) -> Any:
         output = execute(scheduler_output, *args, **kwargs)
         counts = scheduler_output.num_scheduled_tokens
         if runner.routed_experts_initialized and counts:
@@ -198,18 +198,18 @@ def routecap_tell_ends(worker: Any) -> None:
         _capturer().tell_ends(worker.model_runner.requests)
 
 
-def routecap_end(worker: Any, rows: dict[str, int]) -> dict[str, bytes]:
+def routecap_end(worker: object, rows: dict[str, int]) -> dict[str, bytes]:
     """End requests, and return their rows with validity and tags. Waits for rows in flight."""
     ended = _capturer().end(rows) if _keeps_rows() else {}
     return {name: each.part().serialize() for name, each in ended.items()}
 
 
-def routecap_cut(worker: Any, rows: dict[str, int]) -> None:
+def routecap_cut(worker: object, rows: dict[str, int]) -> None:
     if _keeps_rows():
         _capturer().cut(rows)
 
 
-def routecap_weights_changed(worker: Any) -> None:
+def routecap_weights_changed(worker: object) -> None:
     _capturer().weights_changed()
 
 
@@ -227,7 +227,7 @@ def routecap_keep_prefixes(
     runner = worker.model_runner
     execute = runner.execute_model
 
-    def take_and_execute(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+    def take_and_execute(scheduler_output: object, *args: object, **kwargs: object) -> Any:
         if (step := getattr(scheduler_output, _BLOCKS, None)) is not None:
             prefixes.waiting.append(step)
         return execute(scheduler_output, *args, **kwargs)
@@ -236,7 +236,7 @@ def routecap_keep_prefixes(
     return bool(prefixes.by_contents)
 
 
-def routecap_drop_blocks(worker: Any, blocks: BlocksOf) -> None:
+def routecap_drop_blocks(worker: object, blocks: BlocksOf) -> None:
     if _keeps_rows() and _capturer().prefixes is not None:
         _capturer().prefixes.drop(blocks)
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -125,11 +125,11 @@ def use_capturer(capturer: RoutedExpertsCapturer) -> Iterator[RoutedExpertsCaptu
 
 def init_routed_experts_capturer_with_shared_cache(
     enable: bool,
-    model_config: Any,
+    model_config: object,
     num_fused_shared_experts: int,
     max_num_batched_tokens: int,
     max_model_len: int,
-    device: Any,
+    device: object,
     rank: int = 0,
     world_size: int = 1,
 ) -> RoutedExpertsCapturer:
@@ -155,7 +155,7 @@ def get_shared_host_cache() -> _RoutedExpertsHostCache | None:
     return _shared_host_cache
 
 
-def create_shared_host_cache(model_config: Any, max_model_len: int) -> _RoutedExpertsHostCache:
+def create_shared_host_cache(model_config: object, max_model_len: int) -> _RoutedExpertsHostCache:
     """A host cache that several capturers can be given (`RoutedExpertsCapturer.create`)."""
     global _shared_host_cache
     config = _model_config.hf_config_of(model_config)
@@ -165,7 +165,7 @@ def create_shared_host_cache(model_config: Any, max_model_len: int) -> _RoutedEx
     return _shared_host_cache
 
 
-def _count_moe_layers(hf_config: Any) -> int:
+def _count_moe_layers(hf_config: object) -> int:
     """How many layers of a model route tokens."""
     return len(_model_config.moe_layers(hf_config))
 
@@ -173,7 +173,7 @@ def _count_moe_layers(hf_config: Any) -> int:
 # ---- The forward pass
 
 
-def bind_routing_capture_to_model(model: Any) -> None:
+def bind_routing_capture_to_model(model: object) -> None:
     """Tap the model's MoE layers, and begin and end a forward pass where the model does.
 
     After init, before graphs are captured.

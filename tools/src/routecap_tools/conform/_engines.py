@@ -133,7 +133,7 @@ class Functions:
             raise RefusedError(str(reason)) from reason
         return [[self._answer(each) for each in choices] for choices in outputs]
 
-    def _answer(self, output: Any) -> Answer:
+    def _answer(self, output: object) -> Answer:
         return Answer(
             tuple(int(token) for token in self._tokens(output)),
             _case(self._routing(output)),
@@ -150,7 +150,7 @@ class Functions:
         return self._preemptions()
 
 
-def _case(rows: Any) -> Case | None:
+def _case(rows: object) -> Case | None:
     if rows is None:
         return None
     if isinstance(rows, Routing):

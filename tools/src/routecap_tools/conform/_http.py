@@ -229,7 +229,7 @@ class Http:
         cached = _count("cached_tokens", about.get("cached_tokens"))
         return Answer(whole, case, why, cached, _text(answer.get("text")))
 
-    def _case(self, holder: Mapping[str, Any], answer: Any) -> tuple[Case | None, str]:
+    def _case(self, holder: Mapping[str, Any], answer: object) -> tuple[Case | None, str]:
         """The rows, or why there are none."""
         if holder.get("routed_experts") is None:
             return None, str(holder.get("routed_experts_error") or "")
@@ -243,7 +243,7 @@ class Http:
 # ---- What an answer may have in each place; ValueError if it has something else
 
 
-def _object(name: str, value: Any) -> dict[str, Any]:
+def _object(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {_shown(value)}, and must be an object")
     return value
@@ -266,7 +266,7 @@ def _choices(answer: dict[str, Any], least: int = 1) -> list[dict[str, Any]]:
     return [_object("a choice", each) for each in choices]
 
 
-def _tokens(tokens: Any) -> list[int]:
+def _tokens(tokens: object) -> list[int]:
     if not isinstance(tokens, list) or not all(
         type(each) is int and 0 <= each < _MOST_TOKEN for each in tokens
     ):
@@ -274,19 +274,19 @@ def _tokens(tokens: Any) -> list[int]:
     return tokens
 
 
-def _count(name: str, number: Any) -> int | None:
+def _count(name: str, number: object) -> int | None:
     if number is not None and (type(number) is not int or number < 0):
         raise ValueError(f"{name} must be a number of tokens, not {_shown(number)}")
     return number
 
 
-def _text(text: Any) -> str:
+def _text(text: object) -> str:
     if not isinstance(text, str | None):
         raise ValueError(f"the text must be a string, not {_shown(text)}")
     return text or ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return repr(value)[:200]
 
 

@@ -184,7 +184,7 @@ def read_tokens(path: str | os.PathLike[str]) -> dict[str, NDArray[np.int64]] | 
     return token_ids(tokens, str(path))
 
 
-def token_ids(values: Any, source: str) -> NDArray[np.int64]:
+def token_ids(values: object, source: str) -> NDArray[np.int64]:
     """A list of token ids, checked."""
     try:
         ids = np.asarray(values)

@@ -180,7 +180,7 @@ def examine(
     return Report(tuple(findings), tuple(not_checked), checked, notes)
 
 
-def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]:
+def _by_name(given: object, cases: Mapping[str, Case], what: str) -> dict[str, Any]:
     """What was given for each case: by its name, or for the only case."""
     if given is None:
         return {}
@@ -199,7 +199,7 @@ def _by_name(given: Any, cases: Mapping[str, Case], what: str) -> dict[str, Any]
 
 
 def _tokens_of(
-    case: Case, given: Any, numbers: dict[str, int]
+    case: Case, given: object, numbers: dict[str, int]
 ) -> tuple[NDArray[np.int64] | None, bool]:
     """The tokens of a case, and whether they are ids. Texts get numbers, the same in all cases."""
     ids = given if given is not None else case.info.get("token_ids")

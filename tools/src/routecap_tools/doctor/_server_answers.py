@@ -47,7 +47,7 @@ def cases_of(name: str, data: bytes, shape: Shape) -> Iterator[Case]:
         yield replace(case, info={"token_ids": ids}) if ids else case
 
 
-def _of(answer: Any) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+def _of(answer: object) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     """Yield for each sequence the object that holds its rows, and its token ids, empty if the
     answer lacks them.
     """
@@ -99,7 +99,7 @@ def _case(name: str, about: dict[str, Any], shape: Shape) -> Case:
     return _marked(of_array(name, message.ids), message, rows)
 
 
-def _format(rows: Any) -> str:
+def _format(rows: object) -> str:
     """Tell the format of rows by their type and first characters."""
     if not isinstance(rows, str):
         return "object" if isinstance(rows, dict) else "lists"
@@ -120,7 +120,7 @@ def _json(text: str) -> Any:
         raise ValueError(f"its rows are no JSON, give an answer as it came: {reason}") from None
 
 
-def _marked(case: Case, message: Unwrapped, rows: Any) -> Case:
+def _marked(case: Case, message: Unwrapped, rows: object) -> Case:
     """Add to a case what SGLang's object says besides ids: layers, and which cells are missing."""
     case = replace(case, first=message.first)
     if not isinstance(rows, dict) or case.ids.ndim != 3 or case.valid.size == 0:

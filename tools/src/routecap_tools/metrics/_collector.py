@@ -77,7 +77,7 @@ def checked(options: Options) -> Options:
     return made
 
 
-def _value(name: Any, value: Any) -> str:
+def _value(name: object, value: object) -> str:
     """The value of a label, as text."""
     if not isinstance(name, str) or not _LABEL.fullmatch(name) or name in _OWN:
         raise error(

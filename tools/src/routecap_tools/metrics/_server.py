@@ -301,7 +301,7 @@ class _Listener(ThreadingTCPServer):
         self._guard = threading.Condition()
         super().__init__((str(found[0][4][0]), port), handler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: object) -> None:
         with self._guard:
             self._open[request] = None
             for old in list(self._open)[:-_CONNECTIONS]:
@@ -322,12 +322,12 @@ class _Listener(ThreadingTCPServer):
             self._guard.notify()
         super().shutdown_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: object) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # a client that went is no error
             super().handle_error(request, client_address)
 
 
-def _handler(registry_: Any) -> Any:
+def _handler(registry_: object) -> Any:
     from prometheus_client import MetricsHandler
 
     class Handler(MetricsHandler.factory(registry_)):  # type: ignore[misc]

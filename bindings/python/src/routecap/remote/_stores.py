@@ -119,7 +119,7 @@ def _late(seconds: float) -> str:
 class Files:
     """Objects in a file system of fsspec: a folder, a bucket, a web server, this process."""
 
-    def __init__(self, url: str, *, seconds: float = 60, **settings: Any) -> None:
+    def __init__(self, url: str, *, seconds: float = 60, **settings: object) -> None:
         try:
             import fsspec
         except ImportError:
