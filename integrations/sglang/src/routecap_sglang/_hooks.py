@@ -582,9 +582,7 @@ def _kind_of(cache: object) -> str | None:
     return None
 
 
-def kept_by_session(
-    kept: bool, session: object, req: object, *args: object, **kwargs: object
-) -> None:
+def kept_by_session(kept: bool, session: object, req: object, *_: object, **__: object) -> None:
     """A streaming session keeps the KV of its last turn, outside of the tree."""
     if _capturer is not None:
         _capturer.softly(_kept_by_session, _capturer, req, kept)
@@ -601,9 +599,7 @@ def _kept_by_session(capturer: SGLangCapturer, request: Any, kept: bool) -> None
         capturer.cached(request, scope, tokens, 0)
 
 
-def kept_by_streaming_session(
-    result: Any, cache: Any, req: Any, *args: Any, **kwargs: object
-) -> None:
+def kept_by_streaming_session(result: Any, cache: Any, req: Any, *_: Any, **__: object) -> None:
     """The same, where the session is told of every request."""
     if req.session is not None and req.session.streaming:
         kept_by_session(True, cache, req)
