@@ -23,6 +23,7 @@ import docs
 import python
 import raw
 import rust
+import vectors
 from headers import ROOT, Headers
 
 # Packages: where a function is used, and those that need none there.
@@ -34,7 +35,7 @@ PACKAGES = {
 
 
 def generated(headers: Headers) -> dict[str, str]:
-    parts = [part.files(headers) for part in (c, python, rust, docs)]
+    parts = [part.files(headers) for part in (c, python, rust, docs, vectors)]
     return {name: text for part in parts for name, text in part.items()}
 
 

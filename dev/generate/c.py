@@ -133,7 +133,7 @@ def vector_fields(headers: Headers) -> str:
         f"// {OPENING}\n"
         "// The fields of every struct, for filling it from a vector and for comparing it:\n"
         "// fields(struct, f) calls f(name, field) for each, but for struct_size, pointers and\n"
-        "// requests.\n"
+        "// requests; others(struct, f) for these two.\n"
         "#pragma once\n\n#include <routecap.h>\n\nnamespace vectors {\n\n"
         "#define FIELD(name) f(#name, s.name)\n\n"
     )
@@ -143,11 +143,18 @@ def vector_fields(headers: Headers) -> str:
             for each in struct.fields
             if not each.pointer and each.type != "routecap_request" and each.name != "struct_size"
         ]
-        if names:
-            calls = wrapped("    ", [f"FIELD({name})" for name in names], ";").replace(
-                "     F", "    F"
-            )
-            text += f"template <class F>\nvoid fields({struct.name} &s, F &&f) {{\n{calls}\n}}\n"
+        others = [
+            each.name for each in struct.fields if each.pointer or each.type == "routecap_request"
+        ]
+        for function, found in (("fields", names), ("others", others)):
+            if found:
+                calls = wrapped("    ", [f"FIELD({name})" for name in found], ";").replace(
+                    "     F", "    F"
+                )
+                text += f"template <class F>\nvoid {function}({struct.name} &s, F &&f) {{\n"
+                text += f"{calls}\n}}\n"
+            elif not struct.short.startswith(("wire_", "plan_")):
+                text += f"template <class F>\nvoid {function}({struct.name} &, F &&) {{}}\n"
     return text + "\n#undef FIELD\n\n}  // namespace vectors\n"
 
 

@@ -269,6 +269,9 @@ SOURCES = {
     "tests/abi/symbols.txt": ["routecap_step_added@@"],
     "tests/support/declared.h": ["{ROUTECAP_MISSING_ADDED, ROUTECAP_MISSING_DUPLICATE,"],
     "tests/vectors/fields.h": ["FIELD(rows_added)"],
+    "tests/vectors/calls.h": [
+        *('{"step_added",', 'routecap_step_added(r.object<routecap_capturer>("capturer"))'),
+    ],
     "bindings/python/src/routecap/_constants.py": [
         *("    ADDED_SUCCESS = 6\n", "    ERR_ADDED = -501\n", "    ADDED = 11\n"),
         *("    ADDED = 64\n", "    F8_ADDED = 19\n", '"f8_added"'),

@@ -231,18 +231,10 @@ private:
     uint8_t tail_ = 0;
 };
 
-template <class T>
-void fill(T &s, const Said &said) {
-    fields(s, [&](const char *name, auto &field) {
-        if (said.has(name)) field = number<std::remove_reference_t<decltype(field)>>(said[name]);
-    });
-    said.has("size"), said.has("tail");
-}
-
-// Compares the fields that are expected; others(key, value) compares what is not among the struct's
+// Compares the fields that are expected; rest(key, value) compares what is not among the struct's
 // plain fields. With --answers an empty object gets all plain fields but `reserved`.
 template <class T, class Others>
-void expect_fields(T &s, const json &expected, Others &&others) {
+void expect_fields(T &s, const json &expected, Others &&rest) {
     std::set<std::string> known;
     const bool all = takes_answers && expected == json::object();
     fields(s, [&](const char *name, auto &field) {
@@ -252,7 +244,7 @@ void expect_fields(T &s, const json &expected, Others &&others) {
         if (expected.contains(name)) expect_value(expected[name], field, name);
     });
     for (const auto &[key, value] : expected.items())
-        if (known.count(key) == 0) others(key, value);
+        if (known.count(key) == 0) rest(key, value);
 }
 template <class T>
 void expect_fields(T &s, const json &expected) {
@@ -276,7 +268,11 @@ public:
         std::memcpy(&element, memory_.data() + i * size_, std::min(size_, sizeof(T)));
         return element;
     }
+    void set(size_t i, const T &element) {
+        std::memcpy(memory_.data() + i * size_, &element, std::min(size_, sizeof(T)));
+    }
     size_t size() const { return size_; }
+    std::vector<uint8_t> take() { return std::move(memory_); }
     void spoil(uint8_t tail, size_t count) {
         for (size_t i = 0; i < count; i++)
             for (size_t b = sizeof(T); b < size_; b++) memory_[i * size_ + b] = tail;
