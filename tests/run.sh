@@ -128,8 +128,8 @@ ctest_in() {
 # code, its calls in the hot path, and what happens under a lock. `every-test` has all programs, and
 # on a device the random traffic of `Promises`, which is here on the host alone.
 against_installed() {
-    build_tests scenarios api recording hot_path locks blocked protocol vectors device fake_cuda fake_test trace trace_cuda no_driver &&
-        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
+    build_tests scenarios api recording hot_path locks blocked protocol vectors{,_author} device fake_cuda fake_test trace trace_cuda no_driver &&
+        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|vectors_have_an_author|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
 }
 every_test() { build_tests all && ctest_in build/tests; }
 

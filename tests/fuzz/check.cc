@@ -214,18 +214,6 @@ std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece
     return data;
 }
 
-size_t element_bytes(int32_t dtype) {
-    switch (dtype) {
-        case ROUTECAP_DTYPE_U8: return 1;
-        case ROUTECAP_DTYPE_I16:
-        case ROUTECAP_DTYPE_U16:
-        case ROUTECAP_DTYPE_F16:
-        case ROUTECAP_DTYPE_BF16: return 2;
-        case ROUTECAP_DTYPE_I64: return 8;
-        default: return 4;
-    }
-}
-
 void routing(const routecap_routing *routing, const model::Routing &expected) {
     if (expected.pending != nullptr) {
         SAME_STATUS(ROUTECAP_PENDING, routecap_routing_poll(routing));
@@ -259,68 +247,17 @@ void copy(const Copy &copy, int32_t read, const model::Routing &whole,
     constexpr uint8_t kGuard = 0x4d;
     constexpr size_t kBorder = 32;
     const routecap_copy_options &o = copy.options;
-    const size_t size = element_bytes(o.dtype);
-    int32_t expected = read;
-    // Place, position and layer.
-    std::vector<std::pair<uint64_t, std::pair<uint64_t, size_t>>> cells;
     // Bytes of a buffer that a refused call will not look at.
     constexpr uint64_t kUnknown = 64;
-    uint64_t needed = UINT64_MAX, mask_needed = 0;
-    model::Routing routing;
-    const auto decide = [&]() -> int32_t {
-        if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64) return ROUTECAP_ERR_DTYPE;
-        if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
-            return ROUTECAP_ERR_ARGUMENT;
-        if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0)
-            return ROUTECAP_ERR_ARGUMENT;
-        const model::Shape &shape = *whole.shape;
-        if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
-            return ROUTECAP_ERR_UNKNOWN_LAYER;
-        const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX},
-                      highest = most[o.dtype];
-        if (int64_t{shape.experts()} - 1 > highest) return ROUTECAP_ERR_DTYPE;
-        if ((o.flags & ROUTECAP_READ_STRICT) == 0) {
-            const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
-            if (o.fill < lowest || o.fill > highest) return ROUTECAP_ERR_DTYPE;
-            const uint64_t written =
-                size == 8 ? static_cast<uint64_t>(o.fill)
-                          : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);
-            if (!copy.mask && written < shape.experts()) return ROUTECAP_ERR_ARGUMENT;
-        }
-        const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer,
-                       k = shape.k;
-        routing = whole.of_layers(o.first_layer, layers);
-        const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
-        const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride)
-                                    : row_major       ? layers * k
-                                                      : k;
-        const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride)
-                                      : row_major         ? k
-                                                          : routing.rows * k;
-        const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner,
-                                uint64_t inner_stride) {
-            return (inner <= 1 || inner_stride >= k) &&
-                   (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
-        };
-        if (routing.rows > 0 && !nested(routing.rows, row_stride, layers, layer_stride) &&
-            !nested(layers, layer_stride, routing.rows, row_stride))
-            return ROUTECAP_ERR_ARGUMENT;
-        needed = 0;
-        for (uint64_t r = 0; r < routing.rows; r++)
-            for (uint64_t l = 0; l < layers; l++) {
-                const uint64_t place = r * row_stride + l * layer_stride;
-                cells.push_back({place, {routing.first + r, l}});
-                needed = std::max(needed, (place + k) * size);
-            }
-        mask_needed = routing.rows * layers;
-        if (copy.asks ? needed > 0 : needed > 0 && copy.dst_less > 0)
-            return ROUTECAP_ERR_BUFFER_TOO_SMALL;
-        if (copy.mask && mask_needed > 0 && copy.mask_less > 0)
-            return ROUTECAP_ERR_BUFFER_TOO_SMALL;
-        if (const int32_t strict = routing.strict(o.flags); strict < 0) return strict;
-        return routing.status();
-    };
-    if (read >= 0) expected = decide();
+    model::Copied copied;
+    if (read >= 0) copied = model::copied(o, copy.mask, whole);
+    const uint64_t needed = copied.needed, mask_needed = copied.mask_needed;
+    const bool small = (needed > 0 && (copy.asks || copy.dst_less > 0)) ||
+                       (copy.mask && mask_needed > 0 && copy.mask_less > 0);
+    const int32_t expected = read < 0             ? read
+                             : copied.refusal < 0 ? copied.refusal
+                             : small              ? ROUTECAP_ERR_BUFFER_TOO_SMALL
+                                                  : copied.status(o.flags);
 
     const auto room = [](uint64_t bytes, int64_t less) {
         return bytes == UINT64_MAX
@@ -340,21 +277,9 @@ void copy(const Copy &copy, int32_t read, const model::Routing &whole,
 
     std::vector<uint8_t> same(dst.size(), kGuard), same_mask(mask.size(), kGuard);
     if (expected >= 0)
-        for (const auto &[place, cell] : cells) {
-            const model::RowPtr row = routing.at(cell.first);
-            const bool valid = row != nullptr && row->valid(cell.second);
-            for (uint64_t c = 0; c < routing.shape->k; c++) {
-                const int64_t id = valid ? row->ids[cell.second * routing.shape->k + c] : o.fill;
-                std::memcpy(same.data() + kBorder + (place + c) * size, &id, size);
-            }
-            const uint64_t at =
-                o.order == ROUTECAP_ORDER_ROW_MAJOR
-                    ? (cell.first - routing.first) * routing.shape->cells() + cell.second
-                    : cell.second * routing.rows + cell.first - routing.first;
-            if (copy.mask) same_mask[kBorder + at] = valid;
-        }
-    if (dst != same) fail("a copy of %" PRIu64 " rows differs", routing.rows);
-    if (mask != same_mask) fail("the mask of %" PRIu64 " rows differs", routing.rows);
+        copied.write(o, same.data() + kBorder, copy.mask ? same_mask.data() + kBorder : nullptr);
+    if (dst != same) fail("a copy of %" PRIu64 " rows differs", copied.routing.rows);
+    if (mask != same_mask) fail("the mask of %" PRIu64 " rows differs", copied.routing.rows);
 }
 
 }  // namespace check

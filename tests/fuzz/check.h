@@ -64,7 +64,4 @@ std::vector<uint8_t> spliced(const routecap_splice &splice, const routecap_piece
                              const std::vector<uint8_t> &header, const std::vector<uint8_t> &head,
                              const std::vector<uint8_t> &tail);
 
-// Bytes of an element, by ROUTECAP_DTYPE_*; 4 of what is none.
-size_t element_bytes(int32_t dtype);
-
 }  // namespace check

@@ -306,6 +306,93 @@ RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row) {
     return std::make_shared<Routing>(Routing{shape, first, end - first, std::move(content)});
 }
 
+// ---- Copies --------------------------------------------------------------------------------
+
+size_t element_bytes(int32_t dtype) {
+    switch (dtype) {
+        case ROUTECAP_DTYPE_U8: return 1;
+        case ROUTECAP_DTYPE_I16:
+        case ROUTECAP_DTYPE_U16:
+        case ROUTECAP_DTYPE_F16:
+        case ROUTECAP_DTYPE_BF16: return 2;
+        case ROUTECAP_DTYPE_I64: return 8;
+        default: return 4;
+    }
+}
+
+Copied copied(const routecap_copy_options &o, bool masked, const Routing &whole) {
+    Copied copied;
+    const size_t size = element_bytes(o.dtype);
+    const auto refused = [&](int32_t status) { return copied.refusal = status, copied; };
+    if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64)
+        return refused(ROUTECAP_ERR_DTYPE);
+    if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
+        return refused(ROUTECAP_ERR_ARGUMENT);
+    if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0)
+        return refused(ROUTECAP_ERR_ARGUMENT);
+    const model::Shape &shape = *whole.shape;
+    if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
+        return refused(ROUTECAP_ERR_UNKNOWN_LAYER);
+    const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX},
+                  highest = most[o.dtype];
+    if (int64_t{shape.experts()} - 1 > highest) return refused(ROUTECAP_ERR_DTYPE);
+    if ((o.flags & ROUTECAP_READ_STRICT) == 0) {
+        const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
+        if (o.fill < lowest || o.fill > highest) return refused(ROUTECAP_ERR_DTYPE);
+        const uint64_t written =
+            size == 8 ? static_cast<uint64_t>(o.fill)
+                      : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);
+        if (!masked && written < shape.experts()) return refused(ROUTECAP_ERR_ARGUMENT);
+    }
+    const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer, k = shape.k;
+    copied.routing = whole.of_layers(o.first_layer, layers);
+    const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
+    const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride)
+                                : row_major       ? layers * k
+                                                  : k;
+    const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride)
+                                  : row_major         ? k
+                                                      : copied.routing.rows * k;
+    const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner,
+                            uint64_t inner_stride) {
+        return (inner <= 1 || inner_stride >= k) &&
+               (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
+    };
+    if (copied.routing.rows > 0 && !nested(copied.routing.rows, row_stride, layers, layer_stride) &&
+        !nested(layers, layer_stride, copied.routing.rows, row_stride))
+        return refused(ROUTECAP_ERR_ARGUMENT);
+    copied.needed = 0;
+    for (uint64_t r = 0; r < copied.routing.rows; r++)
+        for (uint64_t l = 0; l < layers; l++) {
+            const uint64_t place = r * row_stride + l * layer_stride;
+            copied.cells.push_back({place, {copied.routing.first + r, l}});
+            copied.needed = std::max(copied.needed, (place + k) * size);
+        }
+    copied.mask_needed = copied.routing.rows * layers;
+    return copied;
+}
+
+int32_t Copied::status(uint32_t flags) const {
+    const int32_t strict = routing.strict(flags);
+    return strict < 0 ? strict : routing.status();
+}
+
+void Copied::write(const routecap_copy_options &o, uint8_t *dst, uint8_t *mask) const {
+    const size_t size = element_bytes(o.dtype), layers = routing.shape->cells();
+    for (const auto &[place, cell] : cells) {
+        const RowPtr row = routing.at(cell.first);
+        const bool valid = row != nullptr && row->valid(cell.second);
+        for (uint64_t c = 0; c < routing.shape->k; c++) {
+            const int64_t id = valid ? row->ids[cell.second * routing.shape->k + c] : o.fill;
+            std::memcpy(dst + (place + c) * size, &id, size);
+        }
+        const uint64_t r = cell.first - routing.first;
+        if (mask != nullptr)
+            mask[o.order == ROUTECAP_ORDER_ROW_MAJOR ? r * layers + cell.second
+                                                     : cell.second * routing.rows + r] = valid;
+    }
+}
+
 // ---- The sink ------------------------------------------------------------------------------
 
 int32_t Sink::begin(uint32_t rows) {
@@ -570,6 +657,7 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
             const uint32_t sink_row = s.span.sink_row + i;
             auto filed = std::make_shared<Filed>();
             filed->span = s.span.position;
+            filed->sink_row = sink_row;
             filed->real = device ? static_cast<uint64_t>(positions[sink_row]) : s.span.position + i;
             filed->first = device ? s.span.position : filed->real;
             filed->end = device ? s.span.position_end : filed->real + 1;
@@ -633,6 +721,18 @@ void Capturer::land(uint64_t first_in_flight) {
         else
             entry.step != nullptr ? land(*entry.step) : entry.apply();
     }
+}
+
+void Capturer::arrive(uint64_t ticket, const std::vector<RowPtr> &rows,
+                      const std::vector<int64_t> &positions) {
+    for (const Entry &entry : log_)
+        for (const Step::Part &part : entry.step != nullptr && entry.step->ticket == ticket
+                                          ? entry.step->parts
+                                          : std::vector<Step::Part>())
+            for (const FiledPtr &filed : part.rows) {
+                filed->row = filed->sink_row < rows.size() ? rows[filed->sink_row] : nullptr;
+                if (filed->device) filed->real = static_cast<uint64_t>(positions[filed->sink_row]);
+            }
 }
 
 void Capturer::lose(uint64_t ticket) {
@@ -1040,7 +1140,7 @@ int32_t Capturer::publish(const RequestPtr &r, const StorePtr &store, uint64_t f
     std::vector<BlockPtr> blocks;
     for (uint64_t key : keys) {
         blocks.push_back(std::make_shared<Block>(
-            Block{.key = key, .generation = generation, .after = after(r)}));
+            Block{.key = key, .generation = generation, .of = this, .after = after(r)}));
         store->note(blocks.back());
     }
     lend(r, first, end, [this, r, store, blocks, position = first]() mutable {
@@ -1069,7 +1169,9 @@ int32_t Capturer::adopt(const RequestPtr &r, Store &store, uint64_t first,
     };
     std::vector<Found> blocks;
     for (uint64_t key : keys) {
-        const uint8_t why = store.why(key, generation);
+        uint8_t why = store.why(key, generation);
+        if (why == 0 && !store.blocks[key]->landed && store.blocks[key]->of != this)
+            why = ROUTECAP_MISSING_NOT_PUBLISHED;  // nobody knows when it lands
         const BlockPtr block = why == 0 ? store.blocks[key] : nullptr;
         const bool waits = block != nullptr && !block->landed;
         blocks.push_back({key, why, block});

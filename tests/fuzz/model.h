@@ -96,6 +96,23 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged);
 // What a splice of their serialised forms holds; null if their shapes differ.
 RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row);
 
+// Bytes of an element, by ROUTECAP_DTYPE_*; 4 of what is none.
+size_t element_bytes(int32_t dtype);
+
+// What copying a routing out comes to.
+struct Copied {
+    int32_t refusal = 0;           // what the options alone are refused with
+    uint64_t needed = UINT64_MAX;  // bytes
+    uint64_t mask_needed = 0;
+    Routing routing{};  // the layers that are copied
+    std::vector<std::pair<uint64_t, std::pair<uint64_t, size_t>>>
+        cells{};  // place, position, layer
+
+    int32_t status(uint32_t flags) const;  // if the buffers are large enough
+    void write(const routecap_copy_options &o, uint8_t *dst, uint8_t *mask) const;
+};
+Copied copied(const routecap_copy_options &o, bool masked, const Routing &whole);
+
 // ---- The sink ------------------------------------------------------------------------------
 
 // What one forward pass writes, on the host backend.
@@ -160,7 +177,8 @@ struct Filed {
     uint64_t real;        // its position
     uint64_t first, end;  // bounds of it that the host knows
     uint64_t span;        // the first position of its span
-    RowPtr row{};         // null: not in the snapshot
+    uint32_t sink_row = 0;
+    RowPtr row{};  // null: not in the snapshot
     uint64_t tag = 0;
     int phase = ROUTECAP_PHASE_DECODE;  // or kUncounted
     bool device = false;                // its position is on the device
@@ -226,12 +244,13 @@ struct Span {
 // What was published under one key. Its rows come when they land; they do not change then.
 struct Block {
     uint64_t key;
-    uint64_t generation;    // of its publisher; landed: the least tag of its rows
-    bool landed = false;    // those who adopted it get its rows
-    bool stale = false;     // those who adopted it hear that
-    bool unwanted = false;  // it lost its key while it was in flight
-    int retained = 0;       // how often
-    uint64_t after = 0;     // in flight: the last step that it waits for
+    uint64_t generation;           // of its publisher; landed: the least tag of its rows
+    bool landed = false;           // those who adopted it get its rows
+    bool stale = false;            // those who adopted it hear that
+    bool unwanted = false;         // it lost its key while it was in flight
+    int retained = 0;              // how often
+    const Capturer *of = nullptr;  // in flight: whose steps it waits for
+    uint64_t after = 0;            // and the last of them
     std::vector<RowPtr> rows{};
 };
 using BlockPtr = std::shared_ptr<Block>;
@@ -299,6 +318,9 @@ struct Capturer {
                   uint64_t tag, const Sink::Taken &taken, bool lost, uint64_t &ticket);
     int32_t poll(uint64_t ticket) const;
     uint64_t conflicting(uint64_t ticket) const;
+    // Of a step that was issued without its rows: what its pass wrote, and where that belongs.
+    void arrive(uint64_t ticket, const std::vector<RowPtr> &rows,
+                const std::vector<int64_t> &positions);
     void lose(uint64_t ticket);  // the rows of a step in flight, without drafts, will not come
     // Files the steps before this one, and applies what waits for none from it on.
     void land(uint64_t first_in_flight = UINT64_MAX);

@@ -404,7 +404,7 @@ private:
         const bool rows_first = in_.chance(128);
         sink.row_stride = static_cast<int64_t>(rows_first ? layers * k : k);
         sink.layer_stride = static_cast<int64_t>(rows_first || room == 0 ? k : room * k);
-        const size_t element = check::element_bytes(sink.dtype);
+        const size_t element = model::element_bytes(sink.dtype);
         std::vector<uint8_t> memory(layers * room * k * element, 0x80);
         for (size_t n = 0; n < c.ids.size(); n++) {
             const size_t layer = n / k / c.rows, row = n / k % c.rows;
@@ -555,7 +555,7 @@ private:
         SAME_STATUS(ROUTECAP_OK, routecap_sink_layer(e.capturer, layer, &sink));
         if (!e.sink->writable(layer, row)) return;
         const std::vector<int64_t> ids = cell(layer, row, seed);
-        const size_t element = check::element_bytes(sink.dtype);
+        const size_t element = model::element_bytes(sink.dtype);
         std::vector<uint8_t> bytes(sink.k * element);
         for (uint32_t c = 0; c < sink.k; c++) std::memcpy(&bytes[c * element], &ids[c], element);
         const size_t row_stride =

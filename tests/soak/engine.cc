@@ -548,7 +548,7 @@ void Engine::schedule(const SequencePtr &s, Batch &batch) {
 std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, uint32_t silent) {
     const uint32_t k = shape_.k;
     const int32_t dtype = shape_.tap == 3 ? ROUTECAP_DTYPE_I32 : shape_.dtype;
-    const size_t size = check::element_bytes(dtype), live = batch.rows.size();
+    const size_t size = model::element_bytes(dtype), live = batch.rows.size();
     const uint32_t stride = shape_.tap == 3 ? shape_.rows : rows;
     written_.resize(size_t{shape_.layers} * stride * k * size);
     std::vector<model::RowPtr> taken;
@@ -596,7 +596,7 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
 void Engine::record(uint32_t rows, uint32_t silent) {
     const int32_t dtype = shape_.tap == 3 ? ROUTECAP_DTYPE_I32 : shape_.dtype;
     const size_t layer_bytes =
-        size_t{shape_.tap == 3 ? shape_.rows : rows} * shape_.k * check::element_bytes(dtype);
+        size_t{shape_.tap == 3 ? shape_.rows : rows} * shape_.k * model::element_bytes(dtype);
     routecap_source source{};
     source.struct_size = sizeof source;
     source.dtype = dtype;
