@@ -620,11 +620,6 @@ void Workload::ending() {
     routecap_stats s{};
     s.struct_size = sizeof s;
     CALL(routecap_capturer_stats, capturer_, &s);
-    const uint64_t accounted = s.rows_in_flight + s.rows_provisional + s.rows_delivered +
-                               s.rows_missing + s.rows_lost + s.rows_late + s.rows_rejected +
-                               s.rows_unplaced + s.rows_refused;
-    // A worker counts while this reads.
-    EXPECT_TRUE(!manual_ || s.rows_issued == accounted) << s.rows_issued << " and " << accounted;
     std::vector<routecap_layer_stats> layers(kShape.layers);
     CALL(routecap_capturer_layer_stats, capturer_, layers.data(), sizeof layers[0], layers.size());
     inside("routecap_capturer_destroy",
