@@ -10,7 +10,9 @@ Rust's and Go's raw layers are there if bindgen, Go and clang are.
 import ast
 import os
 import re
+import runpy
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -155,6 +157,23 @@ class Sentences(Tree):
         self.assertEqual([name for name in before if before[name] != after[name]], [])
         if not old:
             self.assertEqual(self.check(), (0, ["nothing is stale or forgotten"]))
+
+
+class Layouts(unittest.TestCase):
+    """Offsets in layout.txt are what compilers say. Python lays structs out by codes of its own."""
+
+    def test_python_lays_structs_out_as_c_does(self) -> None:
+        made = runpy.run_path(str(ROOT / "bindings/python/src/routecap/_layouts.py"))
+        lines = (ROOT / "tests/abi/layout.txt").read_text().splitlines()
+        at = {name: int(value.rstrip("u")) for name, value in map(str.split, lines)}
+        short = {"u4": "I", "i4": "i", "u8": "Q", "i8": "q", "f4": "f"}
+        found = {name: made[name] for name in made if f"routecap_{name}" in at}
+        self.assertGreater(len(found), 40)
+        for name, fields in found.items():
+            parts = [field.split(":") for field in fields.split()]
+            codes = [short.get(code, code) for _, code in parts]
+            codes = ["I", *codes] if f"routecap_{name}.struct_size" in at else codes
+            self.assertEqual(at[f"routecap_{name}"], struct.calcsize("@" + "".join(codes) + "0Q"))
 
 
 class Marks(Tree):
