@@ -46,16 +46,6 @@ func init() {
 			r.equal("reserved", uint64(0), expected.uint("reserved"))
 			r.done(nil)
 		},
-		"config_memory": func(r *replay, in, out *said) {
-			config, err := r.config(in.object("config"))
-			var memory Memory
-			if err == nil {
-				memory, err = config.Memory()
-			}
-			if r.done(err) {
-				out.object("memory").same(&memory)
-			}
-		},
 		"capturer_create": func(r *replay, in, out *said) {
 			config, err := r.config(in.object("config"))
 			if in.has("budget_pages") {
@@ -73,27 +63,6 @@ func init() {
 			r.equal("whether there is a capturer", delivered, c != nil)
 			if delivered {
 				r.capturers[out.text("capturer")] = c
-			}
-		},
-		"capturer_destroy": func(r *replay, in, out *said) {
-			if c := in.capturer(); c != nil {
-				c.Close()
-				delete(r.capturers, in.text("capturer"))
-			}
-		},
-		"capturer_stats": func(r *replay, in, out *said) {
-			stats, err := in.capturer().Stats()
-			if r.done(err) {
-				out.object("stats").same(&stats)
-			}
-		},
-		"capturer_layer_stats": func(r *replay, in, out *said) {
-			stats := make([]LayerStats, in.uint("count"))
-			if r.done(in.capturer().LayerStats(stats)) && out.has("stats") {
-				r.equal("layers", len(out.list("stats")), len(stats))
-				for i, expected := range out.list("stats") {
-					r.said(expected).same(&stats[i])
-				}
 			}
 		},
 		"capturer_load": func(r *replay, in, out *said) {
@@ -114,8 +83,6 @@ func init() {
 				}
 			}
 		},
-		"capturer_progress": func(r *replay, in, out *said) { r.done(in.capturer().Progress()) },
-
 		"sink_bind":  replaySinkBind,
 		"sink_layer": replaySinkLayer,
 		"sink_write": func(r *replay, in, out *said) {
@@ -165,37 +132,8 @@ func init() {
 			}
 		},
 		"layer_route": replayRoute,
-		"capturer_probe": func(r *replay, in, out *said) {
-			layers := make([]LayerProbe, in.uint("count"))
-			if r.returned(
-				in.capturer().Probe(in.uint32("rows"), layers, Stream(in.uint("stream"))),
-			) &&
-				out.has("layers") {
-				r.equal("layers", len(out.list("layers")), len(layers))
-				for i, expected := range out.list("layers") {
-					r.said(expected).same(&layers[i])
-				}
-			}
-		},
-
-		"step_begin": func(r *replay, in, out *said) {
-			r.done(in.capturer().Begin(in.uint32("rows"), Stream(in.uint("stream"))))
-		},
-		"step_snapshot": func(r *replay, in, out *said) { r.done(in.capturer().Snapshot(Stream(in.uint("stream")))) },
-		"step_discard":  func(r *replay, in, out *said) { r.done(in.capturer().Discard(Stream(in.uint("stream")))) },
-		"step_issue":    replayIssue,
-		"step_poll":     func(r *replay, in, out *said) { r.returned(in.capturer().Poll(Step(in.uint("step")))) },
-		"step_arrive":   replayArrive,
-		"step_finalize": func(r *replay, in, out *said) {
-			ctx, cancel := waiting(in)
-			defer cancel()
-			conflicting, result, err := in.capturer().Finalize(ctx, Step(in.uint("step")))
-			r.returned(result, err)
-			if out.has("conflicting") {
-				r.equal("conflicting", out.uint("conflicting"), conflicting)
-			}
-		},
-
+		"step_issue":  replayIssue,
+		"step_arrive": replayArrive,
 		"request_open": func(r *replay, in, out *said) {
 			var options cOpenOptions
 			in.object("options").fill(&options)
@@ -238,135 +176,26 @@ func init() {
 				r.statuses(out, status)
 			}
 		},
-		"request_truncate": func(r *replay, in, out *said) { r.done(in.capturer().Truncate(in.request(), in.uint("rows"))) },
-		"request_fork": func(r *replay, in, out *said) {
-			child, err := in.capturer().Fork(in.request(), in.uint("rows"))
-			if r.done(err) {
-				r.bindRequest(out.value("child"), child)
-			} else {
-				r.equal("the child", Request(0), child)
-			}
-		},
-		"request_attach": func(r *replay, in, out *said) {
-			r.done(in.capturer().Attach(in.request(), in.routing("routing"), in.uint("rows")))
-		},
-		"request_coverage": func(r *replay, in, out *said) {
-			missing := make([]Missing, in.uint("capacity"))
-			coverage, result, err := in.capturer().
-				Coverage(in.request(), in.uint("first"), in.uint("rows"), missing)
-			r.covered(r.returned(result, err), out, coverage, missing)
-		},
-		"request_extract": func(r *replay, in, out *said) {
-			routing, result, err := in.capturer().
-				Extract(in.request(), in.uint("first"), in.uint("rows"), ExtractMode(in.int("mode")),
-					ReadFlags(in.uint("flags")))
-			r.made(r.returned(result, err), out.value("routing"), routing)
-		},
-		"request_extract_batch": func(r *replay, in, out *said) {
-			items := make([]ExtractItem, len(in.list("items")))
-			for i, item := range in.list("items") {
-				r.said(item).fill(&items[i])
-			}
-			routings, result, err := in.capturer().ExtractBatch(items)
-			status := make([]Status, len(items))
-			for i := range items {
-				status[i] = items[i].Status
-			}
-			r.madeBatch(r.returned(result, err), out, routings, status)
-		},
 		"request_extract_into": func(r *replay, in, out *said) {
 			first, rows := in.uint("first"), in.uint("rows")
 			r.copying(in, out, copies{in.capturer(), in.request(), first, rows, nil})
 		},
-		"request_finish": func(r *replay, in, out *said) {
-			routing, err := in.capturer().Finish(in.request(), in.uint("rows"))
-			r.made(r.done(err), out.value("routing"), routing)
-		},
-		"request_finish_batch": func(r *replay, in, out *said) {
-			items := make([]FinishItem, len(in.list("items")))
-			for i, item := range in.list("items") {
-				r.said(item).fill(&items[i])
-			}
-			routings, result, err := in.capturer().FinishBatch(items)
-			status := make([]Status, len(items))
-			for i := range items {
-				status[i] = items[i].Status
-			}
-			r.madeBatch(r.returned(result, err), out, routings, status)
-		},
-		"request_close": func(r *replay, in, out *said) { r.done(in.capturer().CloseRequest(in.request())) },
-		"request_close_batch": func(r *replay, in, out *said) {
-			var requests []Request
-			for _, name := range in.list("requests") {
-				requests = append(requests, r.request(name))
-			}
-			var status []Status
-			if out.has("status") {
-				status = make([]Status, len(requests))
-			}
-			if r.returned(in.capturer().CloseRequests(requests, status)) {
-				r.statuses(out, status)
-			}
-		},
-
 		"copy_options_init": func(r *replay, in, out *said) {
 			options := DefaultCopyOptions()
 			out.object("options").same(&options)
 			r.done(nil)
 		},
-		"routing_wait": func(r *replay, in, out *said) {
-			ctx, cancel := waiting(in)
-			defer cancel()
-			r.returned(in.routing("routing").Wait(ctx))
-		},
-		"routing_poll": func(r *replay, in, out *said) { r.returned(in.routing("routing").Poll()) },
 		"routing_retain": func(r *replay, in, out *said) {
 			same, err := in.routing("routing").Clone()
 			r.made(r.done(err), out.value("routing"), same)
 		},
-		"routing_free": func(r *replay, in, out *said) {
-			if routing := in.routing("routing"); routing != nil {
-				routing.Close()
-				delete(r.routings, in.text("routing"))
-			}
-		},
-		"routing_view": replayView,
-		"routing_coverage": func(r *replay, in, out *said) {
-			missing := make([]Missing, in.uint("capacity"))
-			coverage, result, err := in.routing("routing").Coverage(missing)
-			r.covered(r.returned(result, err), out, coverage, missing)
-		},
-		"routing_split": func(r *replay, in, out *said) {
-			prompt, generated, err := in.routing("routing").
-				Split(in.uint("prompt_tokens"), in.uint("generated_tokens"))
-			delivered := r.done(err)
-			r.made(delivered, out.value("prompt"), prompt)
-			r.made(delivered, out.value("generated"), generated)
-		},
-		"routing_slice": func(r *replay, in, out *said) {
-			slice, err := in.routing("routing").Slice(in.uint("first"), in.uint("rows"))
-			r.made(r.done(err), out.value("slice"), slice)
-		},
-		"routing_merge": func(r *replay, in, out *said) {
-			var routings []*Routing
-			for _, name := range in.list("routings") {
-				routings = append(routings, named(r, r.routings, name))
-			}
-			merged, result, err := Merge(routings...)
-			r.made(r.returned(result, err), out.value("merged"), merged)
-		},
+		"routing_view":    replayView,
 		"routing_copy_to": func(r *replay, in, out *said) { r.copying(in, out, copies{routing: in.routing("routing")}) },
 
 		"routing_serialize":   replaySerialize,
 		"routing_deserialize": replayDeserialize,
 		"routing_import":      replayImport,
-		"serialized_info": func(r *replay, in, out *said) {
-			info, err := SerializedInfo(in.bytes("data"))
-			if r.done(err) {
-				out.object("info").same(&info)
-			}
-		},
-		"serialized_splice": replaySplice,
+		"serialized_splice":   replaySplice,
 
 		"sequence_create": func(r *replay, in, out *said) {
 			var config SequenceConfig
@@ -389,69 +218,6 @@ func init() {
 			}
 			r.sequence(r.done(err), out.value("sequence"), sequence)
 		},
-		"sequence_free": func(r *replay, in, out *said) {
-			in.sequence().Close()
-			delete(r.sequences, in.text("sequence"))
-		},
-		"sequence_append": func(r *replay, in, out *said) {
-			var options AppendOptions
-			in.object("options").fill(&options)
-			report, result, err := in.sequence().
-				Append(numbers[int32](in.list("tokens")), in.uint("token_start"), in.routing("routing"), options)
-			if r.returned(result, err) {
-				out.object("report").same(&report)
-			}
-		},
-		"sequence_truncate": func(r *replay, in, out *said) { r.done(in.sequence().Truncate(in.uint("tokens"))) },
-		"sequence_fork": func(r *replay, in, out *said) {
-			child, err := in.sequence().Fork(in.uint("tokens"))
-			r.sequence(r.done(err), out.value("child"), child)
-		},
-		"sequence_routing": func(r *replay, in, out *said) {
-			routing, result, err := in.sequence().Routing()
-			r.made(r.returned(result, err), out.value("routing"), routing)
-		},
-		"sequence_spans": func(r *replay, in, out *said) {
-			spans, err := in.sequence().Spans()
-			if !r.done(err) {
-				return
-			}
-			r.equal("count", out.uint("count"), uint64(len(spans)))
-			shown := spans[:min(uint64(len(spans)), in.uint("capacity"))]
-			expected := out.list("spans")
-			r.equal("the number of spans", len(expected), len(shown))
-			for i := range shown {
-				r.said(expected[i]).same(&shown[i])
-			}
-		},
-		"sequence_tokens": func(r *replay, in, out *said) {
-			capacity := in.uint("capacity")
-			tokens, err := in.sequence().Tokens(in.uint("first"))
-			if !r.done(err) {
-				return
-			}
-			r.equal("count", out.uint("count"), uint64(len(tokens)))
-			shown := tokens[:min(uint64(len(tokens)), capacity)]
-			r.equal("tokens", fmt.Sprint(numbers[int32](out.list("tokens"))), fmt.Sprint(shown))
-		},
-		"sequence_report": func(r *replay, in, out *said) {
-			report, err := in.sequence().Report()
-			if r.done(err) {
-				out.object("report").same(&report)
-			}
-		},
-		"sequence_serialize": func(r *replay, in, out *said) {
-			data, err := in.sequence().Serialize(SequenceFlags(in.uint("flags")))
-			if r.done(err) {
-				r.equal("needed", out.uint("needed"), uint64(len(data)))
-				r.equal("dst", hex.EncodeToString(out.bytes("dst")), hex.EncodeToString(data))
-			}
-		},
-		"sequence_deserialize": func(r *replay, in, out *said) {
-			sequence, err := DeserializeSequence(in.bytes("data"), 0)
-			r.sequence(r.done(err), out.value("sequence"), sequence)
-		},
-
 		"store_config_init": func(r *replay, in, out *said) {
 			config := DefaultStoreConfig()
 			r.done(nil)
@@ -469,64 +235,6 @@ func init() {
 			r.equal("a store", delivered, store != nil)
 			if delivered {
 				r.stores[out.text("store")] = store
-			}
-		},
-		"store_free": func(r *replay, in, out *said) {
-			in.store().Close()
-			delete(r.stores, in.text("store"))
-		},
-		"store_stats": func(r *replay, in, out *said) {
-			stats, err := in.store().Stats()
-			if r.done(err) {
-				out.object("counts").same(&stats)
-			}
-		},
-		"store_advance": func(r *replay, in, out *said) { r.done(in.store().Advance(in.uint("generation"))) },
-		"store_contains": func(r *replay, in, out *said) {
-			keys := in.bytes("keys")
-			reasons := make([]Reason, len(keys)/in.store().keyBytes)
-			leading, err := in.store().Contains(keys, in.uint("generation"), reasons)
-			if r.done(err) {
-				r.equal("leading", out.uint("leading"), leading)
-				r.reasons(out, reasons)
-			}
-		},
-		"store_retain": func(r *replay, in, out *said) {
-			keys := in.bytes("keys")
-			reasons := make([]Reason, len(keys)/in.store().keyBytes)
-			if r.done(in.store().Retain(keys, reasons)) {
-				r.reasons(out, reasons)
-			}
-		},
-		"store_release": func(r *replay, in, out *said) { r.done(in.store().Release(in.bytes("keys"))) },
-		"store_evict": func(r *replay, in, out *said) {
-			evicted, err := in.store().Evict(in.bytes("keys"))
-			if r.done(err) {
-				r.equal("evicted", out.uint("evicted"), evicted)
-			}
-		},
-		"key_chain": func(r *replay, in, out *said) {
-			keys, err := KeyChain(
-				in.bytes("seed"),
-				numbers[int32](in.list("tokens")),
-				in.uint32("block_rows"),
-				in.uint32("key_bytes"),
-			)
-			if r.done(err) {
-				r.equal("keys", hex.EncodeToString(out.bytes("keys")), hex.EncodeToString(keys))
-			}
-		},
-		"request_publish": func(r *replay, in, out *said) {
-			r.done(
-				in.capturer().
-					Publish(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation")),
-			)
-		},
-		"request_adopt": func(r *replay, in, out *said) {
-			found, err := in.capturer().
-				Adopt(in.request(), in.store(), in.uint("first"), in.bytes("keys"), in.uint("generation"))
-			if r.done(err) {
-				out.object("adoption").same(&found)
 			}
 		},
 		"request_publish_batch": func(r *replay, in, out *said) {
@@ -587,23 +295,7 @@ func (r *replay) config(s *said) (config Config, err error) {
 	return config, err
 }
 
-func (r *replay) covered(delivered bool, out *said, coverage Coverage, missing []Missing) {
-	r.t.Helper()
-	if !delivered || !out.has("coverage") {
-		return
-	}
-	out.object("coverage").same(&coverage)
-	if !out.has("missing") {
-		return
-	}
-	blocks := out.list("missing")
-	r.equal("blocks", len(blocks), min(len(missing), int(coverage.Blocks)))
-	for i, block := range blocks {
-		r.said(block).same(&missing[i])
-	}
-}
-
-func (r *replay) madeBatch(delivered bool, out *said, routings []*Routing, status []Status) {
+func (r *replay) madeBatch(delivered bool, out *said, routings []*Routing) {
 	r.t.Helper()
 	if !delivered {
 		r.equal("the number of routings", 0, len(routings))
@@ -614,7 +306,6 @@ func (r *replay) madeBatch(delivered bool, out *said, routings []*Routing, statu
 	for i, name := range names {
 		r.made(true, name, routings[i])
 	}
-	r.statuses(out, status)
 }
 
 // ---- Sinks and taps

@@ -245,5 +245,77 @@ def calls(headers: Headers) -> str:
     )
 
 
+# ---- Go, Python and Rust
+#
+# Their replayers go through what their users call. What C calls object_does_something is there a
+# method of the object with that name; its arguments are C's, but for counts, sizes and outputs,
+# which are results. This table has what a language says otherwise, or calls by hand: None.
+
+SAYS: dict[str, dict[str, tuple[str, str] | None]] = {
+    "go": {
+        "config_memory": ("Config.Memory", "config"),
+        "step_finalize": ("(*Capturer).Finalize", "capturer timeout_ns step"),
+        "request_close": ("(*Capturer).CloseRequest", ""),
+        "request_close_batch": ("(*Capturer).CloseRequests", ""),
+        "capturer_destroy": ("(*Capturer).Close", ""),
+        "routing_free": ("(*Routing).Close", ""),
+        "routing_merge": ("Merge", "routings"),
+        "serialized_info": ("SerializedInfo", "data"),
+        "sequence_deserialize": ("DeserializeSequence", ""),
+        "sequence_free": ("(*Sequence).Close", ""),
+        "sequence_spans": ("(*Sequence).Spans", "sequence"),
+        "sequence_tokens": ("(*Sequence).Tokens", "sequence first"),
+        "store_free": ("(*Store).Close", ""),
+        "key_chain": ("KeyChain", ""),
+    }
+    | dict.fromkeys(
+        "backend_info config_init capturer_create capturer_load sink_bind sink_layer layer_record "
+        "layers_record router_init layer_route step_issue step_arrive copy_options_init "
+        "request_open request_accept request_accept_batch request_extract_into routing_copy_to "
+        "routing_view routing_serialize routing_deserialize routing_import sequence_create "
+        "store_config_init store_create request_publish_batch request_adopt_batch".split()
+    ),
+}
+RESULTS = ("made", "all_made", "filled", "init", "out", "buffer", "loan")
+
+
+def said(headers: Headers, language: str, function: Function) -> tuple[str, str, str] | None:
+    """What a language calls a function, "" if by the rule; and the names of its arguments and of its
+    results. None: its replayer calls it by hand."""
+    otherwise = SAYS[language].get(function.short, ("", ""))
+    if otherwise is None:
+        return None
+    found = arguments(headers, function)
+    given = [each.name for each in found if each.kind not in RESULTS]
+    passed = otherwise[1].split() or given
+    fills = (*RESULTS, "structs", "written", "statuses")
+    results = [each.name for each in found if each.kind in fills and each.name not in passed]
+    return otherwise[0], " ".join(passed), " ".join(results)
+
+
+def camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def go(headers: Headers) -> str:
+    text = (
+        f"// Code generated from the headers by dev/generate. DO NOT EDIT.\n\n//go:build cgo\n\n"
+        "package routecap\n\n"
+        "// What the replayer of vectors_test.go calls by its signature: the function, and the names of\n"
+        "// its arguments and results.\n"
+        "func init() {\n"
+    )
+    for function in called(headers):
+        if found := said(headers, "go", function):
+            owner = function.parameters[0].type.rstrip("*").strip().removeprefix("const ")
+            does = camel(function.short.partition("_")[2])
+            name = found[0] or f"(*{camel(owner.removeprefix('routecap_'))}).{does}"
+            text += f'\tcallsLike("{function.short}", {name}, "{found[1]}", "{found[2]}")\n'
+    return text + "}\n"
+
+
 def files(headers: Headers) -> dict[str, str]:
-    return {"tests/vectors/calls.h": calls(headers)}
+    return {
+        "tests/vectors/calls.h": calls(headers),
+        "bindings/go/zz_vectors_test.go": go(headers),
+    }
