@@ -275,6 +275,26 @@ SAYS: dict[str, dict[str, tuple[str, str] | None]] = {
         "routing_view routing_serialize routing_deserialize routing_import sequence_create "
         "store_config_init store_create request_publish_batch request_adopt_batch".split()
     ),
+    "python": {
+        "capturer_destroy": ("capturer.close", ""),
+        "capturer_layer_stats": ("capturer.layer_stats", "count"),
+        "routing_free": ("routing.free", ""),
+        "sequence_free": ("sequence.free", ""),
+        "store_free": ("store.close", ""),
+        "store_retain": ("store.retain", "keys"),
+    }
+    | dict.fromkeys(
+        "config_init config_memory backend_info capturer_create capturer_load sink_bind sink_layer "
+        "layer_record layers_record router_init layer_route capturer_probe step_issue step_arrive "
+        "step_poll step_finalize request_open request_accept request_accept_batch request_coverage "
+        "request_extract request_extract_batch request_finish_batch request_close_batch "
+        "request_extract_into copy_options_init routing_wait routing_poll routing_view "
+        "routing_coverage routing_merge routing_copy_to routing_serialize routing_deserialize "
+        "routing_import serialized_info sequence_create sequence_append sequence_fork "
+        "sequence_routing sequence_spans sequence_tokens sequence_report sequence_serialize "
+        "sequence_deserialize store_config_init store_create store_contains key_chain "
+        "request_publish_batch request_adopt_batch".split()
+    ),
 }
 RESULTS = ("made", "all_made", "filled", "init", "out", "buffer", "loan")
 
@@ -314,8 +334,28 @@ def go(headers: Headers) -> str:
     return text + "}\n"
 
 
+def python(headers: Headers) -> str:
+    text = (
+        '"""What the replayer of test_vectors.py calls by its signature: the method of which object, and\n'
+        "the names of its arguments and results.\n"
+        '"""\n\n'
+        f"# {OPENING}\n\n"
+        "CALLS = {\n"
+    )
+    for function in called(headers):
+        if found := said(headers, "python", function):
+            owner, _, does = function.short.partition("_")
+            owner = "capturer" if owner == "step" else owner
+            call = found[0] or f"{owner}.{does}"
+            own = ("stream", "capturer", call.partition(".")[0])  # there are no streams
+            given = " ".join(each for each in found[1].split() if each not in own)
+            text += f'    "{function.short}": ("{call}", "{given}", "{found[2]}"),\n'
+    return text + "}\n"
+
+
 def files(headers: Headers) -> dict[str, str]:
     return {
         "tests/vectors/calls.h": calls(headers),
         "bindings/go/zz_vectors_test.go": go(headers),
+        "bindings/python/tests/vector_calls.py": python(headers),
     }

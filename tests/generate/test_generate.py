@@ -291,11 +291,14 @@ SOURCES = {
     "tests/vectors/calls.h": [
         *('{"step_added",', 'routecap_step_added(r.object<routecap_capturer>("capturer"))'),
     ],
-    "bindings/go/zz_vectors_test.go": ['callsLike("step_added", (*Capturer).Added, "capturer", "")'],
+    "bindings/go/zz_vectors_test.go": [
+        'callsLike("step_added", (*Capturer).Added, "capturer", "")'
+    ],
     "bindings/python/src/routecap/_constants.py": [
         *("    ADDED_SUCCESS = 6\n", "    ERR_ADDED = -501\n", "    ADDED = 11\n"),
         *("    ADDED = 64\n", "    F8_ADDED = 19\n", '"f8_added"'),
     ],
+    "bindings/python/tests/vector_calls.py": ['"step_added": ("capturer.added", "", "")'],
     "bindings/python/src/routecap/_counts.py": ["    rows_added: int\n"],
     "bindings/python/src/routecap/_switches.py": ["    added: bool\n"],
     "bindings/python/src/routecap/_layouts.py": ["rows_added:Q"],

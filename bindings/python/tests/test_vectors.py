@@ -5,6 +5,7 @@ what is wrong in a call.
 
 import copy
 import gc
+import inspect
 import json
 import os
 import warnings
@@ -19,6 +20,8 @@ from numpy.lib.stride_tricks import as_strided
 from routecap import _structs as structs
 from routecap._library import raw
 from routecap._tensors import describe
+
+from vector_calls import CALLS
 
 FOLDER = Path(os.environ.get("ROUTECAP_VECTORS", Path(__file__).parents[3] / "tests" / "vectors"))
 FILL = 77  # whatever a call may write is filled with it before
@@ -77,6 +80,10 @@ def pieces_of(value: Any) -> bytes:
 
 def compare(found: Any, expected: Any, where: str) -> None:
     """Only what is present in `expected`."""
+    if hasattr(found, "_asdict"):
+        found = found._asdict()
+    elif getattr(getattr(found, "dtype", None), "names", None):
+        found = records(found)
     if isinstance(expected, dict):
         for name, value in expected.items():
             compare(found[name], value, f"{where}.{name}")
@@ -142,7 +149,10 @@ class Replayer:
             out = call.get("out", {})
             delivered: dict[str, Any] = {}
             try:
-                status, delivered = getattr(self, call["call"])(call["in"], out)
+                if call["call"] in CALLS:
+                    status, delivered = self.like(call["in"], *CALLS[call["call"]])
+                else:
+                    status, delivered = getattr(self, call["call"])(call["in"], out)
                 text = raw.routecap_last_error()
             except routecap.Error as error:
                 status, text = error.status, str(error)
@@ -212,6 +222,38 @@ class Replayer:
     def request_of(self, call: Any) -> Any:
         """Of a call on one request."""
         return self.capturer(call).request(self.handle(call["request"]))
+    # ---- What is called by its signature
+
+    def like(self, call: Any, function: str, given: str, results: str) -> Any:
+        name, _, method = function.partition(".")
+        owner = self.named(name, call)
+        if method in ("free", "close") and name != "request":
+            del self.names[call[name]]
+        does = getattr(owner, method)
+        places = inspect.signature(does).parameters
+        arguments, words = [], {}
+        for each in given.split():
+            value = self.argument(each, call)
+            if each in places and places[each].kind is inspect.Parameter.KEYWORD_ONLY:
+                words[each] = value
+            else:
+                arguments.append(value)
+        result = does(*arguments, **words)
+        names = results.split()
+        return 0, dict(zip(names, [result] if len(names) == 1 else result or ()))
+
+    def named(self, name: str, call: Any) -> Any:
+        """The object of this name; a request, open or not, as one of the capturer that is named."""
+        value = self.request(call[name])
+        if name == "request" and getattr(value, "capturer", None) is not self.capturer(call):
+            return self.capturer(call).request(int(value))
+        return value
+
+    def argument(self, name: str, call: Any) -> Any:
+        value = call[name]
+        if name == "keys":
+            return self.keys(value, self.names[call["store"]])
+        return self.names[value] if name in ("routing", "store") else number(value)
 
     # ---- Library
 
@@ -306,16 +348,6 @@ class Replayer:
             return raw.routecap_capturer_create(settings)[0], {}
         return 0, {"capturer": routecap.Capturer(**settings)}
 
-    def capturer_destroy(self, call: Any, out: Any) -> Any:
-        self.capturer(call).close()
-        return 0, {}
-
-    def capturer_stats(self, call: Any, out: Any) -> Any:
-        return 0, {"stats": self.capturer(call).stats()._asdict()}
-
-    def capturer_layer_stats(self, call: Any, out: Any) -> Any:
-        return 0, {"stats": records(self.capturer(call).layer_stats(call["count"]))}
-
     def capturer_load(self, call: Any, out: Any) -> Any:
         load = self.capturer(call).load()
         _, layers, experts = load.counts.shape
@@ -327,10 +359,6 @@ class Replayer:
             "load": {"layers": layers, "experts": experts} | numbers,
             "counts": load.counts.ravel().tolist(),
         }
-
-    def capturer_progress(self, call: Any, out: Any) -> Any:
-        self.capturer(call).progress()
-        return 0, {}
 
     # ---- Sink
 
@@ -665,18 +693,6 @@ class Replayer:
 
     # ---- Steps
 
-    def step_begin(self, call: Any, out: Any) -> Any:
-        self.capturer(call).begin(call["rows"])
-        return 0, {}
-
-    def step_snapshot(self, call: Any, out: Any) -> Any:
-        self.capturer(call).snapshot()
-        return 0, {}
-
-    def step_discard(self, call: Any, out: Any) -> Any:
-        self.capturer(call).discard()
-        return 0, {}
-
     def step_issue(self, call: Any, out: Any) -> Any:
         capturer = self.capturer(call)
         spans = routecap.spans(len(call["spans"]))
@@ -796,17 +812,6 @@ class Replayer:
         status = self.capturer(call).accept_batch(items, paths)
         return status, {"status": [name_of(each) for each in items["status"]]}
 
-    def request_truncate(self, call: Any, out: Any) -> Any:
-        self.request_of(call).truncate(number(call["rows"]))
-        return 0, {}
-
-    def request_fork(self, call: Any, out: Any) -> Any:
-        return 0, {"child": self.request_of(call).fork(number(call["rows"]))}
-
-    def request_attach(self, call: Any, out: Any) -> Any:
-        self.request_of(call).attach(self.names[call["routing"]], number(call["rows"]))
-        return 0, {}
-
     @staticmethod
     def covered(coverage: Any, missing: Any, capacity: int) -> Any:
         status = routecap.Status.OK if coverage.complete else routecap.Status.INCOMPLETE
@@ -869,15 +874,8 @@ class Replayer:
     def request_extract_batch(self, call: Any, out: Any) -> Any:
         return self.batch(call, routecap.extract_dtype, self.capturer(call).extract_batch)
 
-    def request_finish(self, call: Any, out: Any) -> Any:
-        return 0, {"routing": self.request_of(call).finish(number(call["rows"]))}
-
     def request_finish_batch(self, call: Any, out: Any) -> Any:
         return self.batch(call, routecap.finish_dtype, self.capturer(call).finish_batch)
-
-    def request_close(self, call: Any, out: Any) -> Any:
-        self.request_of(call).close()
-        return 0, {}
 
     def request_close_batch(self, call: Any, out: Any) -> Any:
         handles = np.array([self.handle(request) for request in call["requests"]], np.uint64)
@@ -1003,10 +1001,6 @@ class Replayer:
     def routing_retain(self, call: Any, out: Any) -> Any:
         return 0, {"routing": copy.copy(self.names[call["routing"]])}
 
-    def routing_free(self, call: Any, out: Any) -> Any:
-        self.names.pop(call["routing"]).free()
-        return 0, {}
-
     def routing_view(self, call: Any, out: Any) -> Any:
         routing = self.names[call["routing"]]
         row = routing.first
@@ -1065,17 +1059,6 @@ class Replayer:
     def routing_coverage(self, call: Any, out: Any) -> Any:
         routing = self.names[call["routing"]]
         return self.covered(routing.coverage(), routing.missing, call.get("capacity", 0))
-
-    def routing_split(self, call: Any, out: Any) -> Any:
-        prompt, generated = self.names[call["routing"]].split(
-            number(call["prompt_tokens"]), number(call["generated_tokens"])
-        )
-        return 0, {"prompt": prompt, "generated": generated}
-
-    def routing_slice(self, call: Any, out: Any) -> Any:
-        return 0, {
-            "slice": self.names[call["routing"]].slice(number(call["first"]), number(call["rows"]))
-        }
 
     def routing_merge(self, call: Any, out: Any) -> Any:
         merged = routecap.merge([self.names[name] for name in call["routings"]])
@@ -1228,10 +1211,6 @@ class Replayer:
             return raw.routecap_sequence_create(structs.sequence_config(**config))[0], {}
         return 0, {"sequence": routecap.Sequence(**config)}
 
-    def sequence_free(self, call: Any, out: Any) -> Any:
-        self.names.pop(call["sequence"]).free()
-        return 0, {}
-
     def sequence_append(self, call: Any, out: Any) -> Any:
         options = {name: number(value) for name, value in call.get("options", {}).items()}
         routing = self.names[call["routing"]] if "routing" in call else None
@@ -1244,10 +1223,6 @@ class Replayer:
         return report._asdict() | (
             {"first_differed": routecap.ALL} if report.first_differed is None else {}
         )
-
-    def sequence_truncate(self, call: Any, out: Any) -> Any:
-        self.names[call["sequence"]].truncate(number(call["tokens"]))
-        return 0, {}
 
     def sequence_fork(self, call: Any, out: Any) -> Any:
         tokens = number(call["tokens"])
@@ -1308,35 +1283,11 @@ class Replayer:
         }
         return 0, {"store": routecap.Store(**settings, **of)}
 
-    def store_free(self, call: Any, out: Any) -> Any:
-        self.names.pop(call["store"]).close()
-        return 0, {}
-
-    def store_stats(self, call: Any, out: Any) -> Any:
-        return 0, {"counts": self.names[call["store"]].stats()._asdict()}
-
-    def store_advance(self, call: Any, out: Any) -> Any:
-        self.names[call["store"]].advance(number(call["generation"]))
-        return 0, {}
-
     def store_contains(self, call: Any, out: Any) -> Any:
         store, generation = self.names[call["store"]], number(call["generation"])
         keys = self.keys(call["keys"], store)
         reasons = store.reasons(keys, generation=generation)
         return 0, {"reasons": reasons, "leading": store.leading(keys, generation=generation)}
-
-    def store_retain(self, call: Any, out: Any) -> Any:
-        store = self.names[call["store"]]
-        return 0, {"reasons": store.retain(self.keys(call["keys"], store))}
-
-    def store_release(self, call: Any, out: Any) -> Any:
-        store = self.names[call["store"]]
-        store.release(self.keys(call["keys"], store))
-        return 0, {}
-
-    def store_evict(self, call: Any, out: Any) -> Any:
-        store = self.names[call["store"]]
-        return 0, {"evicted": store.evict(self.keys(call["keys"], store))}
 
     def key_chain(self, call: Any, out: Any) -> Any:
         made = routecap.key_chain(
@@ -1347,20 +1298,6 @@ class Replayer:
         )
         assert made.tobytes() == pieces_of(out.pop("keys"))
         return 0, {}
-
-    def request_publish(self, call: Any, out: Any) -> Any:
-        store = self.names[call["store"]]
-        _, first, keys = self.prefix(call, store)
-        self.request_of(call).publish(store, first, keys, generation=number(call["generation"]))
-        return 0, {}
-
-    def request_adopt(self, call: Any, out: Any) -> Any:
-        store = self.names[call["store"]]
-        _, first, keys = self.prefix(call, store)
-        found = self.request_of(call).adopt(
-            store, first, keys, generation=number(call["generation"])
-        )
-        return 0, {"adoption": found._asdict()}
 
     def request_publish_batch(self, call: Any, out: Any) -> Any:
         store = self.names[call["store"]]
