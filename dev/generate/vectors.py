@@ -295,6 +295,19 @@ SAYS: dict[str, dict[str, tuple[str, str] | None]] = {
         "sequence_deserialize store_config_init store_create store_contains key_chain "
         "request_publish_batch request_adopt_batch".split()
     ),
+    "rust": dict.fromkeys(
+        "config_init config_memory backend_info capturer_create capturer_destroy capturer_layer_stats "
+        "capturer_load sink_bind sink_layer layer_record layers_record router_init layer_route "
+        "capturer_probe step_issue step_arrive step_finalize request_open request_accept "
+        "request_accept_batch request_coverage request_extract request_extract_batch "
+        "request_finish_batch request_close_batch request_extract_into copy_options_init routing_wait "
+        "routing_view routing_coverage routing_slice routing_merge routing_copy_to routing_free "
+        "routing_serialize routing_deserialize routing_import serialized_info sequence_create "
+        "sequence_free sequence_append sequence_routing sequence_spans sequence_tokens "
+        "sequence_serialize store_config_init store_create store_free request_publish_batch "
+        "request_adopt_batch".split()
+    )
+    | {"sequence_deserialize": ("Sequence::deserialize", ""), "key_chain": ("key_chain", "")},
 }
 RESULTS = ("made", "all_made", "filled", "init", "out", "buffer", "loan")
 
@@ -306,7 +319,8 @@ def said(headers: Headers, language: str, function: Function) -> tuple[str, str,
     if otherwise is None:
         return None
     found = arguments(headers, function)
-    given = [each.name for each in found if each.kind not in RESULTS]
+    returned = (*RESULTS, "written", "statuses") if language == "rust" else RESULTS
+    given = [each.name for each in found if each.kind not in returned]
     passed = otherwise[1].split() or given
     fills = (*RESULTS, "structs", "written", "statuses")
     results = [each.name for each in found if each.kind in fills and each.name not in passed]
@@ -353,9 +367,75 @@ def python(headers: Headers) -> str:
     return text + "}\n"
 
 
+def rust(headers: Headers) -> str:
+    text = (
+        "//! The calls that are made by their signatures: each parameter is made of what the vector\n"
+        "//! says under its name, by its type, and each result is compared by its type.\n"
+        f"// {OPENING}\n\n"
+        "use routecap::{Sequence, Stream, key_chain};\n\n"
+        "use crate::replay::{Call, Inexpressible, Replay};\n\n"
+        "/// Whether the call is made here.\n"
+        "pub fn call(replay: &mut Replay, call: &Call<'_>) -> Result<bool, Inexpressible> {\n"
+        "    match call.name {\n"
+    )
+    for function in called(headers):
+        found = said(headers, "rust", function)
+        if found is None:
+            continue
+        kinds = {each.name: each for each in arguments(headers, function)}
+        owner, _, does = function.short.partition("_")
+        passed = []
+        for name in found[1].split():
+            match kinds[name].kind:
+                case "object" if name in ("store", "sequence"):
+                    passed.append(f"replay.{name}(call)")
+                case "object":
+                    passed.append(f"replay.{name}(call)?")
+                case "keys" | "bytes":
+                    passed.append(f'&call.input.bytes("{name}")')
+                case "numbers":
+                    passed.append(f'&call.numbers("{name}")')
+                case "stream":
+                    passed.append("Stream::HOST")
+                case _:
+                    passed.append(f'replay.given(call, "{name}")')
+        lines = []
+        if found[0]:
+            made = found[0]
+        elif owner in ("capturer", "request", "step", "sink", "layer", "layers"):
+            forward = function.marks["thread"] == "forward"
+            lines.append(
+                "let forward = &mut replay.capturer(call)?.1;"
+                if forward
+                else "let capturer = replay.capturer(call)?.0.clone();"
+            )
+            made = f"{'forward' if forward else 'capturer'}.{does}"
+            passed = passed[1:]
+            numbers = [each for each in passed if each.startswith("replay.given")]
+            if forward and numbers:  # before it is borrowed
+                name = numbers[0].split('"')[1]
+                lines.insert(0, f"let {name} = {numbers[0]};")
+                passed = [name if each == numbers[0] else each for each in passed]
+        else:
+            made = f"{passed[0]}.{does}"
+            passed = passed[1:]
+        if owner == "sequence" and not found[0]:  # it may change
+            for each in [each for each in passed if each.startswith("replay.given")]:
+                name = each.split('"')[1]
+                lines.append(f"let {name} = {each};")
+                passed[passed.index(each)] = name
+        lines.append(f"let answer = {made}({', '.join(passed)});")
+        results = ", ".join(f'"{each}"' for each in found[2].split())
+        lines.append(f"call.delivered(replay, answer, &[{results}]);")
+        inside = "".join(f"            {line}\n" for line in lines)
+        text += f'        "{function.short}" => {{\n{inside}        }}\n'
+    return text + "        _ => return Ok(false),\n    }\n    Ok(true)\n}\n"
+
+
 def files(headers: Headers) -> dict[str, str]:
     return {
         "tests/vectors/calls.h": calls(headers),
         "bindings/go/zz_vectors_test.go": go(headers),
         "bindings/python/tests/vector_calls.py": python(headers),
+        "bindings/rust/routecap/tests/vectors/calls.rs": rust(headers),
     }

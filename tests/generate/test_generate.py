@@ -307,6 +307,7 @@ SOURCES = {
         *('("added", sys::ROUTECAP_CONFIG_ADDED)', "F8Added = sys::ROUTECAP_DTYPE_F8_ADDED,"),
         *("DType::F8Added => 1,", "and [`Added`](Reason::Added) belong"),
     ],
+    "bindings/rust/routecap/tests/vectors/calls.rs": ['"step_added" => {', "forward.added()"],
     "bindings/rust/routecap/tests/vectors/fields.rs": ["rows_added", "Config::added"],
     "docs/threading.md": ["`step_added`"],
 }

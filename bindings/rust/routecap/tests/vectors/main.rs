@@ -5,6 +5,9 @@
 //! that the crate's types rule out is made through the raw layer, if the vector marks it as `raw`;
 //! otherwise it fails.
 
+mod arguments;
+#[rustfmt::skip]
+mod calls;
 mod fields;
 mod raw;
 mod replay;

@@ -12,11 +12,12 @@ use routecap::{
     ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Missing, Order, Phase,
     Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows, Score, Sequence,
     SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream,
-    Strictness, Trust, View, key_chain, status_name, sys,
+    Strictness, Trust, View, status_name, sys,
 };
 use serde_json::{Value, json};
 
-use crate::fields::{METHODS, SWITCHES, stats_object};
+use crate::calls;
+use crate::fields::{METHODS, SWITCHES};
 use crate::raw;
 use crate::value::{Elements, Said, UNTOUCHED, expect_fields, expect_value, number, object};
 
@@ -219,7 +220,7 @@ impl Call<'_> {
         }
     }
 
-    fn expect_object(&self, key: &str, is: Value) {
+    pub fn expect_object(&self, key: &str, is: Value) {
         if let Some(expected) = self.out.object(key) {
             expect_fields(key, &is, expected);
         }
@@ -257,7 +258,7 @@ impl Replay {
         Ok(self.capturers.get_mut(name).unwrap_or_else(|| panic!("no capturer {name}")))
     }
 
-    fn routing(&self, call: &Call<'_>) -> Result<&Routing, Inexpressible> {
+    pub fn routing(&self, call: &Call<'_>) -> Result<&Routing, Inexpressible> {
         self.routing_named(call.input.get("routing").ok_or(Inexpressible)?)
     }
 
@@ -291,7 +292,7 @@ impl Replay {
         }
     }
 
-    fn bind_request(&mut self, name: &Value, request: RequestId) {
+    pub fn bind_request(&mut self, name: &Value, request: RequestId) {
         match name {
             Value::String(name) => {
                 assert_ne!(request, RequestId::NONE);
@@ -311,6 +312,9 @@ impl Replay {
     fn call(&mut self, call: &Call<'_>) -> Made {
         if call.input.has("stream") {
             return Err(Inexpressible); // the host backend's only stream can be made without unsafe code
+        }
+        if calls::call(self, call)? {
+            return Ok(());
         }
         match call.name {
             "version" => call.expect("version", routecap::version()),
@@ -361,13 +365,6 @@ impl Replay {
                 self.capturer(call)?;
                 self.capturers.remove(call.input.text("capturer").unwrap());
             }
-            "capturer_stats" => {
-                let stats = self.capturer(call)?.0.stats();
-                if let Some(stats) = call.done(stats) {
-                    let stats = stats_object!(stats);
-                    call.expect_object("stats", stats);
-                }
-            }
             "capturer_layer_stats" => {
                 let mut stats = vec![LayerStats::default(); call.input.number("count")];
                 let result = self.capturer(call)?.0.layer_stats(&mut stats);
@@ -387,18 +384,12 @@ impl Replay {
                     call.expect_object("load", said);
                 }
             }
-            "capturer_progress" => {
-                call.done(self.capturer(call)?.0.progress());
-            }
             name if name.starts_with("sink_") => self.sinks(call)?,
             name if name.starts_with("step_") => self.steps(call)?,
             "layer_record" | "layers_record" | "layer_route" | "capturer_probe" => {
                 self.taps(call)?
             }
-            "request_publish"
-            | "request_adopt"
-            | "request_publish_batch"
-            | "request_adopt_batch" => self.prefixes(call)?,
+            "request_publish_batch" | "request_adopt_batch" => self.prefixes(call)?,
             name if name.starts_with("request_") => self.requests(call)?,
             name if name.starts_with("routing_") || name.starts_with("serialized_") => {
                 self.routings(call)?
@@ -505,11 +496,6 @@ impl Replay {
         let input = call.input;
         let step = Step(input.number("step"));
         match call.name {
-            "step_begin" => {
-                _ = call.done(self.capturer(call)?.1.begin(input.number("rows"), Stream::HOST));
-            }
-            "step_snapshot" => drop(call.done(self.capturer(call)?.1.snapshot(Stream::HOST))),
-            "step_discard" => drop(call.done(self.capturer(call)?.1.discard(Stream::HOST))),
             "step_issue" => {
                 let spans = input
                     .list("spans")
@@ -589,10 +575,6 @@ impl Replay {
                     .row_stride(said.number("row_stride"))
                     .layer_stride(said.number("layer_stride"));
                 call.done(self.capturer(call)?.0.arrive(step, Some(&rows)));
-            }
-            "step_poll" => {
-                let result = self.capturer(call)?.0.poll(step);
-                call.answered(result, |is| landing(*is));
             }
             "step_finalize" => {
                 let timeout: i64 = input.number("timeout_ns");
@@ -885,19 +867,6 @@ impl Replay {
                     );
                 }
             }
-            "request_truncate" => {
-                _ = call.done(self.capturer(call)?.0.truncate(request, input.number("rows")));
-            }
-            "request_fork" => {
-                let result = self.capturer(call)?.0.fork(request, input.number("rows"));
-                if let Some(child) = call.done(result) {
-                    self.bind_request(&call.out.0["child"], child);
-                }
-            }
-            "request_attach" => {
-                let routing = self.routing(call)?.clone();
-                call.done(self.capturer(call)?.0.attach(request, &routing, input.number("rows")));
-            }
             "request_coverage" => {
                 let mut missing = vec![Missing::default(); input.number("capacity")];
                 let capturer = &self.capturer(call)?.0;
@@ -947,11 +916,6 @@ impl Replay {
                     |dst, mask, options| capturer.extract_into::<T>(request, rows, dst, mask, options),
                 )?)
             }
-            "request_finish" => {
-                let routing =
-                    call.done(self.capturer(call)?.0.finish(request, input.number("rows")));
-                self.bind_routing(call, "routing", routing);
-            }
             "request_finish_batch" => {
                 let items = input.list("items").iter().map(Said::of);
                 let mut items: Vec<_> = items
@@ -965,7 +929,6 @@ impl Replay {
                     self.bind_all(call, items.iter_mut().map(FinishItem::take).collect());
                 }
             }
-            "request_close" => drop(call.done(self.capturer(call)?.0.close(request))),
             "request_close_batch" => {
                 let requests: Vec<_> =
                     input.list("requests").iter().map(|name| self.request_named(name)).collect();
@@ -1043,7 +1006,6 @@ impl Replay {
                 };
                 call.answered(result, |is| readiness(*is));
             }
-            "routing_poll" => drop(call.answered(self.routing(call)?.poll(), |is| readiness(*is))),
             "routing_retain" => {
                 let same = call.done(Ok(self.routing(call)?.clone()));
                 self.bind_routing(call, "routing", same);
@@ -1094,15 +1056,6 @@ impl Replay {
                 let routing = self.routing(call)?;
                 let result = routing.coverage_into(&mut missing);
                 self.coverage(call, result, &missing, routing.missing());
-            }
-            "routing_split" => {
-                let halves = call.done(
-                    self.routing(call)?
-                        .split(input.number("prompt_tokens"), input.number("generated_tokens")),
-                );
-                let (prompt, generated) = halves.unzip();
-                self.bind_routing(call, "prompt", prompt);
-                self.bind_routing(call, "generated", generated);
             }
             "routing_slice" => {
                 let slice = call.done(self.routing(call)?.slice(rows(input)));
@@ -1202,11 +1155,11 @@ impl Replay {
         Ok(())
     }
 
-    fn sequence(&mut self, call: &Call<'_>) -> &mut Sequence {
+    pub fn sequence(&mut self, call: &Call<'_>) -> &mut Sequence {
         self.sequences.get_mut(call.input.text("sequence").expect("a name")).expect("a sequence")
     }
 
-    fn bind_sequence(&mut self, call: &Call<'_>, key: &str, sequence: Option<Sequence>) {
+    pub fn bind_sequence(&mut self, call: &Call<'_>, key: &str, sequence: Option<Sequence>) {
         if let Some(sequence) = sequence {
             let name = call.out.text(key).unwrap_or_else(|| panic!("no name for {key}"));
             assert!(
@@ -1262,14 +1215,6 @@ impl Replay {
                     call.expect_object("report", reported(report));
                 }
             }
-            "sequence_truncate" => {
-                let result = self.sequence(call).truncate(input.number("tokens"));
-                call.done(result);
-            }
-            "sequence_fork" => {
-                let child = call.done(self.sequence(call).fork(input.number("tokens")));
-                self.bind_sequence(call, "child", child);
-            }
             "sequence_routing" => {
                 let routing = call.answered(self.sequence(call).routing(), poll);
                 self.bind_routing(call, "routing", routing);
@@ -1295,11 +1240,6 @@ impl Replay {
                     );
                 }
             }
-            "sequence_report" => {
-                if let Some(report) = call.done(self.sequence(call).report()) {
-                    call.expect_object("report", reported(report));
-                }
-            }
             "sequence_serialize" => {
                 if let Some(bytes) =
                     call.done(self.sequence(call).serialize(input.number::<u32>("flags") != 0))
@@ -1308,25 +1248,20 @@ impl Replay {
                     call.expect("needed", bytes.len());
                 }
             }
-            "sequence_deserialize" => {
-                let sequence = call.done(Sequence::deserialize(&input.bytes("data"), 0));
-                self.bind_sequence(call, "sequence", sequence);
-            }
             name => panic!("no such call: {name}"),
         }
         Ok(())
     }
 
-    fn store(&self, call: &Call<'_>) -> &Store {
+    pub fn store(&self, call: &Call<'_>) -> &Store {
         &self.stores[call.input.text("store").expect("a name")]
     }
 
     fn stores(&mut self, call: &Call<'_>) -> Made {
         let input = call.input;
-        let keys = |key| if input.has(key) { input.bytes(key) } else { Vec::new() };
-        let (generation, chosen) = (input.number("generation"), keys("keys"));
         match call.name {
             "store_config_init" => {
+                call.done(Ok(())); // a default is no call that fails
                 let config = StoreConfig::default();
                 let flags = u32::from(config.slot_keys);
                 let mut said = object!(config; block_rows, key_bytes, budget_bytes, generation);
@@ -1352,47 +1287,6 @@ impl Replay {
             "store_free" => {
                 drop(self.stores.remove(input.text("store").expect("a name")).expect("a store"));
             }
-            "store_stats" => {
-                if let Some(counts) = call.done(self.store(call).stats()) {
-                    let counts = object!(counts; block_rows, key_bytes, flags, generation, blocks,
-                        blocks_in_flight, blocks_retained, blocks_published, blocks_repeated,
-                        blocks_empty, blocks_refused, blocks_stale, blocks_adopted, blocks_absent,
-                        blocks_mismatched, blocks_replaced, blocks_evicted);
-                    call.expect_object("counts", counts);
-                }
-            }
-            "store_advance" => {
-                call.done(self.store(call).advance(generation));
-            }
-            "store_contains" => {
-                if let Some((reasons, leading)) =
-                    call.done(self.store(call).contains(&chosen, generation))
-                {
-                    call.expect("reasons", reasons);
-                    call.expect("leading", leading);
-                }
-            }
-            "store_retain" => {
-                if let Some(reasons) = call.done(self.store(call).retain(&chosen)) {
-                    call.expect("reasons", reasons);
-                }
-            }
-            "store_release" => {
-                call.done(self.store(call).release(&chosen));
-            }
-            "store_evict" => {
-                if let Some(evicted) = call.done(self.store(call).evict(&chosen)) {
-                    call.expect("evicted", evicted);
-                }
-            }
-            "key_chain" => {
-                let tokens: Vec<i32> = input.numbers("tokens").expect("tokens");
-                let (rows, bytes) = (input.number("block_rows"), input.number("key_bytes"));
-                let made = key_chain(&input.bytes("seed"), &tokens, rows, bytes);
-                if let Some(made) = call.done(made) {
-                    assert_eq!(call.out.bytes("keys"), made);
-                }
-            }
             name => panic!("no such call: {name}"),
         }
         Ok(())
@@ -1405,18 +1299,6 @@ impl Replay {
         let capturer = &self.capturers[input.text("capturer").expect("a name")].0;
         let adopted =
             |found: routecap::Adoption| object!(found; rows, found, evicted, not_published, stale);
-        if !call.name.ends_with("_batch") {
-            let (request, first) = (self.request(input), input.number("first"));
-            let keys = input.bytes("keys");
-            if call.name == "request_publish" {
-                call.done(capturer.publish(request, store, first, &keys, generation));
-            } else if let Some(found) =
-                call.done(capturer.adopt(request, store, first, &keys, generation))
-            {
-                call.expect_object("adoption", adopted(found));
-            }
-            return Ok(());
-        }
         let items: Vec<_> = input.list("items").iter().map(Said::of).collect();
         let keys: Vec<_> = items.iter().map(|item| item.bytes("keys")).collect();
         let prefixes: Vec<_> = items
@@ -1465,7 +1347,7 @@ impl Replay {
     }
 }
 
-fn reported(report: AppendReport) -> Value {
+pub fn reported(report: AppendReport) -> Value {
     let mut is = object!(report; call, tokens, tokens_common, tokens_cut, rows_cut, rows_overlap, rows_differed, rows_taken, rows_boundary,
         rows_filled, rows_replaced, rows_beyond, rows_missing);
     is["first_differed"] = report.first_differed.unwrap_or(routecap::ALL).into();
