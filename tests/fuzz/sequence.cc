@@ -11,12 +11,15 @@
 #include "bytes.h"
 #include "check.h"
 #include "model.h"
+#include "sequence_model.h"
 
 namespace {
 
 using fuzz::Bytes;
 using Data = std::vector<uint8_t>;
-using Tokens = std::vector<int32_t>;
+using Call = model::Append;
+using Model = model::Sequence;
+using Tokens = model::Tokens;
 
 struct Free {
     void operator()(routecap_sequence *sequence) const { routecap_sequence_free(sequence); }
@@ -24,140 +27,6 @@ struct Free {
 };
 using SequencePtr = std::unique_ptr<routecap_sequence, Free>;
 using RoutingPtr = std::unique_ptr<routecap_routing, Free>;
-
-// ---- The model
-
-struct Owner {
-    uint64_t call, tag;
-    uint32_t origin;
-    bool operator==(const Owner &) const = default;
-};
-
-struct Model {
-    model::ShapePtr shape;
-    Tokens tokens;
-    bool known = true;  // or the sequence has digests only
-    model::Rows rows;   // also that of the last token, where it was cut there
-    std::map<uint64_t, Owner> owners;
-    routecap_append_report sums{};
-
-    Model() { sums.first_differed = ROUTECAP_ROWS_ALL; }
-
-    uint64_t seen() const { return tokens.empty() ? 0 : tokens.size() - 1; }
-    model::RowPtr at(uint64_t position) const {
-        const auto row = rows.find(position);
-        return row == rows.end() ? nullptr : row->second;
-    }
-    void cut(uint64_t length) {
-        if (length >= tokens.size()) return;
-        tokens.resize(length);
-        rows.erase(rows.lower_bound(length), rows.end());
-        owners.erase(owners.lower_bound(length), owners.end());
-        if (tokens.empty()) known = true;
-    }
-    model::Routing routing() const {
-        model::Routing all{shape, 0, seen()};
-        for (const auto &[position, row] : rows)
-            if (position < seen()) all.content.emplace(position, row);
-        return all;
-    }
-    uint64_t missing() const {
-        uint64_t n = 0;
-        for (uint64_t p = 0; p < seen(); p++) n += at(p) == nullptr || !at(p)->complete();
-        return n;
-    }
-    std::vector<routecap_sequence_span> spans() const {
-        std::vector<routecap_sequence_span> all;
-        for (const auto &[position, owner] : owners) {
-            if (position >= seen()) break;
-            if (!all.empty() && all.back().first + all.back().rows == position &&
-                Owner{all.back().call, all.back().tag, all.back().origin} == owner)
-                all.back().rows++;
-            else
-                all.push_back({position, 1, owner.call, owner.tag, owner.origin, 0});
-        }
-        return all;
-    }
-};
-
-struct Call {
-    Tokens tokens;
-    uint64_t start = 0;
-    std::shared_ptr<model::Routing> routing;
-    routecap_append_options options{};
-};
-
-bool any(const model::RowPtr &row) { return row != nullptr && row->any(); }
-
-// What the call does to a sequence, or the error that it is.
-int32_t append(Model &m, const Call &call, routecap_append_report &r) {
-    const routecap_append_options &o = call.options;
-    const uint64_t end = call.start + call.tokens.size();
-    if (call.start > m.tokens.size() || o.prompt_tokens > end) return ROUTECAP_ERR_OUT_OF_RANGE;
-    if (!m.known && (call.start > 0 || end < m.tokens.size())) return ROUTECAP_ERR_STATE;
-    const uint64_t both = std::min<uint64_t>(m.tokens.size(), end);
-    uint64_t common = call.start;
-    while (common < both && m.tokens[common] == call.tokens[common - call.start]) common++;
-    if (!m.known && common < both) common = common / 64 * 64;
-    const bool diverges = common < both, equal = o.policy == ROUTECAP_APPEND_EQUAL;
-    if (diverges && equal) return ROUTECAP_ERR_CONFLICT;
-    const uint64_t kept = diverges ? common : m.tokens.size();
-
-    Model next = m;
-    r = {};
-    r.call = o.call != 0 ? o.call : m.sums.call + 1;
-    r.tokens_common = common;
-    r.tokens_cut = m.tokens.size() - kept;
-    for (const auto &[position, row] : m.rows) r.rows_cut += position >= kept && any(row);
-    r.first_differed = ROUTECAP_ROWS_ALL;
-    next.cut(kept);
-    next.known = true;
-    for (uint64_t p = next.tokens.size(); p < end; p++)
-        next.tokens.push_back(call.tokens[p - call.start]);
-
-    const uint64_t last = end > 0 ? end - 1 : 0;
-    for (uint64_t p = call.routing ? call.routing->first : 0;
-         call.routing && p < call.routing->end(); p++) {
-        if (p >= last) {
-            r.rows_beyond++;
-            continue;
-        }
-        const model::RowPtr old = next.at(p), now = call.routing->at(p);
-        const bool preferred = o.policy == ROUTECAP_APPEND_NEWEST ||
-                               (o.policy == ROUTECAP_APPEND_KEEP && o.prompt_tokens != 0 &&
-                                p + 1 == kept && kept < end && o.prompt_tokens <= kept);
-        bool overlap = false, differs = false, gain = false;
-        for (size_t l = 0; l < m.shape->cells(); l++) {
-            const bool a = old != nullptr && old->valid(l), b = now != nullptr && now->valid(l);
-            overlap |= a && b;
-            differs |= a && b && !old->same_set(*now, l);
-            gain |= b && !a;
-        }
-        r.rows_overlap += overlap;
-        r.rows_differed += differs;
-        if (differs) r.first_differed = std::min(r.first_differed, p);
-        r.rows_taken += gain || (preferred && any(now));
-        r.rows_boundary += gain && p + 1 == kept;
-        r.rows_filled += gain && p + 1 < kept;
-        r.rows_replaced += preferred && overlap;
-        const model::RowPtr row = preferred ? model::unite(now, old) : model::unite(old, now);
-        if (row != nullptr) next.rows[p] = row;
-        if (any(now) && (preferred || !any(old))) next.owners[p] = {r.call, o.tag, o.origin};
-    }
-    if (equal && r.rows_differed > 0) return ROUTECAP_ERR_CONFLICT;
-    m = std::move(next);
-    r.tokens = m.tokens.size();
-    r.rows_missing = m.missing();
-    routecap_append_report &s = m.sums;
-    s.call = std::max(s.call, r.call);
-    s.tokens_common = r.tokens_common;
-    s.first_differed = std::min(s.first_differed, r.first_differed);
-    s.tokens_cut += r.tokens_cut, s.rows_cut += r.rows_cut, s.rows_overlap += r.rows_overlap;
-    s.rows_differed += r.rows_differed, s.rows_taken += r.rows_taken;
-    s.rows_boundary += r.rows_boundary, s.rows_filled += r.rows_filled;
-    s.rows_replaced += r.rows_replaced, s.rows_beyond += r.rows_beyond;
-    return r.rows_missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE;
-}
 
 // ---- What is fed
 
