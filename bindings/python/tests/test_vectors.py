@@ -37,6 +37,19 @@ TYPES = {
     17: np.uint16,
     18: np.uint16,
 }
+# Fields that point to arrays, and the dtype of these that have always the same.
+ARRAYS = {
+    "layer_map": np.int32,
+    "layer_experts": np.uint32,
+    "layer_provenance": np.int32,
+    "live_rows": np.int32,
+    "row_base": np.int32,
+    "row_index": np.int32,
+    "table": np.int32,
+    "validity": np.uint8,
+    "tags": np.uint64,
+}
+POINTERS = {*ARRAYS, "ids", "logits", "tokens", "positions"}
 WORDS = {
     "ALL": routecap.ALL,
     "LANDED": routecap.LANDED,
@@ -67,7 +80,10 @@ def number(value: Any) -> Any:
 
 
 def array(values: Any, dtype: Any) -> Any:
-    return np.array([number(value) for value in values], dtype=dtype)
+    numbers = [number(value) for value in values]
+    if dtype is np.uint32:  # negative ones too
+        numbers = [each % 2**32 for each in numbers]
+    return np.array(numbers, dtype=dtype)
 
 
 def data(pieces: list[str]) -> bytes:
@@ -136,6 +152,7 @@ class Replayer:
         self.memory = Memory()
         self.positions: dict[tuple[str, int], Any] = {}  # of steps whose rows arrive later
         self.raw = False
+        self.held: list[Any] = []  # arrays that structs of the call point to
         self.buffers: dict[str, Any] = {}  # that a failing call may not have changed
         self.lent: list[weakref.ref[Lent]] = []
         self.lossy: weakref.WeakSet[routecap.Capturer] = (
@@ -145,7 +162,7 @@ class Replayer:
     def run(self, vector: Any) -> None:
         for i, call in enumerate(vector["calls"]):
             where = f"call {i}, {call['call']}"
-            self.raw = call.get("raw", False)
+            self.raw, self.held = call.get("raw", False), []
             out = call.get("out", {})
             delivered: dict[str, Any] = {}
             try:
@@ -255,6 +272,33 @@ class Replayer:
             return self.keys(value, self.names[call["store"]])
         return self.names[value] if name in ("routing", "store") else number(value)
 
+    # ---- Structs of C, for what the package has no words for
+
+    def address(self, name: str, value: Any, of: Any) -> int:
+        """Where the array of a field is, as long as the call; `of` says its dtype."""
+        if value is None:
+            return 0
+        dtype = ARRAYS.get(name) or TYPES.get(of.get(f"{name}_dtype", of.get("dtype")), np.int32)
+        values = array(value if isinstance(value, list) else [value], dtype)
+        self.held.append(values)
+        start = of.get(f"{name}_start", 0) * values.itemsize
+        return int(describe(values, name).address) + start
+
+    def struct(self, name: str, said: Any, **more: int) -> bytes:
+        layout = getattr(structs, name)
+        fields = {
+            each: self.address(each, value, said) if each in POINTERS else number(value)
+            for each, value in said.items()
+            if each in layout.fields and each not in more
+        }
+        made: bytes = layout(**fields | more)
+        return made
+
+    def enter(self, entry: Any, said: Any, of: Any) -> None:
+        """Fills an element of an array of structs."""
+        for each, value in said.items():
+            entry[each] = self.address(each, value, of) if each in POINTERS else number(value)
+
     # ---- Library
 
     def version(self, call: Any, out: Any) -> Any:
@@ -311,15 +355,7 @@ class Replayer:
             if name in given
         )
         if not expressible:
-            self.arrays = {
-                name: np.array(value, np.int64).astype(np.uint32)
-                for name, value in given.items()
-                if isinstance(value, list)
-            }
-            given.update(
-                {name: describe(value, name).address for name, value in self.arrays.items()}
-            )
-            return structs.config(flags=flags, **given)
+            return self.struct("config", config)
         given.pop("reserved", None)
         given.update({name: True for flag, name in names.items() if flags & flag})
         if not given.get("sink_dtype"):
@@ -377,7 +413,8 @@ class Replayer:
             and sink["dtype"] in TYPES
         )
         if not fits or (layers - 1) * layer_stride + (rows - 1) * row_stride + k > len(ids):
-            struct = structs.sink(**sink, ids=0 if ids is None else describe(ids, "ids").address)
+            address = 0 if ids is None else describe(ids, "ids").address
+            struct = self.struct("sink", sink, ids=address)
             return (
                 raw.routecap_sink_bind(
                     self.capturer(call)._handle, call["first_layer"], layers, struct
@@ -451,28 +488,9 @@ class Replayer:
             keywords["overlap"] = source["flags"] == 1
         return keywords, tensor
 
-    def raw_source(self, source: Any, capturer: Any) -> tuple[bytes, list[Any]]:
-        held = []
-
-        def pointer(values: Any, dtype: Any, start: int = 0) -> int:
-            if values is None:
-                return 0
-            held.append(array(values if isinstance(values, list) else [values], dtype))
-            return int(describe(held[-1], "array").address + start * held[-1].dtype.itemsize)
-
-        fields = {
-            name: number(value)
-            for name, value in source.items()
-            if name not in ("ids", "ids_start", "live_rows", "row_base", "row_index", "table")
-        }
-        fields["ids"] = pointer(
-            source.get("ids"), TYPES.get(source["dtype"], np.int32), source.get("ids_start", 0)
-        )
-        for name in ("live_rows", "row_base", "row_index", "table"):
-            fields[name] = pointer(source.get(name), np.int32)
-        if "table" in source:
-            fields.setdefault("table_size", len(source["table"]))
-        return structs.source(**fields), held
+    def raw_source(self, source: Any) -> bytes:
+        source = {"table_size": len(source.get("table", []))} | source
+        return self.struct("source", source)
 
     def layer_record(self, call: Any, out: Any) -> Any:
         capturer, source = self.capturer(call), call["source"]
@@ -492,7 +510,7 @@ class Replayer:
         except LookupError as missing:
             if isinstance(missing, routecap.Error):
                 raise
-            struct, _ = self.raw_source(source, capturer)
+            struct = self.raw_source(source)
             return raw.routecap_layer_record(capturer._handle, call["layer"], struct, 0), {}
 
     def layers_record(self, call: Any, out: Any) -> Any:
@@ -529,23 +547,12 @@ class Replayer:
         except LookupError as missing:
             if isinstance(missing, routecap.Error):
                 raise
-            struct, held = self.raw_source(source, capturer)
-            table = np.zeros(len(layers), structs.layer_source_dtype)
+            struct, table = (
+                self.raw_source(source),
+                np.zeros(len(layers), structs.layer_source_dtype),
+            )
             for entry, layer in zip(table, layers):
-                entry["layer"] = layer["layer"]
-                entry["reserved"] = layer.get("reserved", 0)
-                for name, dtype in (
-                    ("ids", TYPES.get(source["dtype"], np.int32)),
-                    ("table", np.int32),
-                ):
-                    if name in layer:
-                        held.append(array(layer[name], dtype))
-                        start = (
-                            source.get("ids_start", 0) * held[-1].dtype.itemsize
-                            if name == "ids"
-                            else 0
-                        )
-                        entry[name] = describe(held[-1], name).address + start
+                self.enter(entry, layer, source)
             return raw.routecap_layers_record(capturer._handle, struct, table, 0), {}
 
     def router_of(self, router: Any) -> tuple[Any, dict[str, Any]]:
@@ -595,7 +602,6 @@ class Replayer:
         struct = self.raw_logits(given, capturer, weights)
         expressible = struct is None
         if not expressible:
-            memory, held = struct
             router = routecap.Router(method, **keywords)
             fields = dict(router._fields)
             if "bias" in call["router"]:
@@ -611,7 +617,7 @@ class Replayer:
             if "bias_dtype" in call["router"]:
                 fields["bias_dtype"] = call["router"]["bias_dtype"]
             status = raw.routecap_layer_route(
-                capturer._handle, call["layer"], structs.router(**fields), memory, 0
+                capturer._handle, call["layer"], structs.router(**fields), struct, 0
             )
             return status, {"weights": weights}
         router = routecap.Router(method, **keywords)
@@ -655,37 +661,8 @@ class Replayer:
         enough = len(given.get("tokens", [])) >= given.get("rows", 0) or "tokens" not in given
         if known and strided and enough and given.get("rows", 0) and not self.raw:
             return None
-        fields = {
-            name: number(value)
-            for name, value in given.items()
-            if name
-            not in (
-                "logits",
-                "logits_start",
-                "live_rows",
-                "row_base",
-                "row_index",
-                "tokens",
-                "weights",
-            )
-        }
-        held = []
-        for name, dtype in (
-            ("logits", TYPES.get(given.get("dtype"), np.float32)),
-            ("live_rows", np.int32),
-            ("row_base", np.int32),
-            ("row_index", np.int32),
-            ("tokens", TYPES.get(given.get("tokens_dtype"), np.int32)),
-        ):
-            if name in given:
-                held.append(
-                    array(given[name] if isinstance(given[name], list) else [given[name]], dtype)
-                )
-                start = given.get("logits_start", 0) if name == "logits" else 0
-                fields[name] = describe(held[-1], name).address + start * held[-1].dtype.itemsize
-        if weights is not None:
-            fields["weights"] = describe(weights, "weights").address
-        return structs.logits(**fields), held
+        address = 0 if weights is None else describe(weights, "weights").address
+        return self.struct("logits", given, weights=address)
 
     def capturer_probe(self, call: Any, out: Any) -> Any:
         found = self.capturer(call).probe(call["rows"], call["count"])
@@ -711,14 +688,7 @@ class Replayer:
         if "positions" in options and kind in (4, 6):
             keywords["positions"] = array(options["positions"], TYPES[kind])
         elif kind or options.get("reserved") or options.get("snapshot", 0) not in (0, 1, 2):
-            positions = array(options.get("positions", []), TYPES.get(kind, np.int32))
-            struct = structs.issue_options(
-                snapshot=options.get("snapshot", 0),
-                tag=number(options.get("tag", 0)),
-                positions_dtype=kind,
-                reserved=options.get("reserved", 0),
-                positions=describe(positions, "positions").address if "positions" in options else 0,
-            )
+            struct = self.struct("issue_options", options)
             found, ticket = raw.routecap_step_issue(capturer._handle, spans, struct, status, 0)
             return found, {"status": [name_of(each) for each in status], "step": ticket}
         with warnings.catch_warnings(record=True) as seen:
@@ -747,7 +717,7 @@ class Replayer:
         row_stride = sink.get("row_stride") or k
         layer_stride = sink.get("layer_stride") or max(rows * row_stride, k)
         if min(row_stride, layer_stride) < k or sink["dtype"] not in TYPES:
-            struct = structs.sink(**sink, ids=describe(ids, "ids").address)
+            struct = self.struct("sink", call["rows"])
             return raw.routecap_step_arrive(capturer._handle, step, struct), {}
         shape, size = (capturer.layers or 1, rows, k), ids.itemsize
         reach = (shape[0] - 1) * layer_stride + max(rows - 1, 0) * row_stride + k
@@ -1133,7 +1103,7 @@ class Replayer:
                     )
                 )
         except LookupError:
-            return self.raw_import(call, view, tables)
+            return self.raw_import(call, view)
         routing = routecap.Routing.from_segments(
             segments,
             layers=layers,
@@ -1149,38 +1119,16 @@ class Replayer:
         )
         return routing.status, {"routing": routing}
 
-    def raw_import(self, call: Any, view: Any, tables: Any) -> Any:
-        held: list[Any] = []
-
-        def pointer(values: Any, dtype: Any) -> int:
-            if values is None:
-                return 0
-            held.append(array(values, dtype))
-            return int(describe(held[-1], "array").address)
-
+    def raw_import(self, call: Any, view: Any) -> Any:
         given = view.get("segments", [])
         segments = np.zeros(len(given), structs.segment_dtype)
-        kind = TYPES.get(view.get("dtype", 0), np.int16)
         for entry, segment in zip(segments, given):
-            for name in ("first", "rows", "tag", "reason", "reserved"):
-                entry[name] = number(segment.get(name, 0))
-            for name, dtype in (("ids", kind), ("validity", np.uint8), ("tags", np.uint64)):
-                entry[name] = pointer(segment.get(name), dtype)
-        fields = {
-            name: number(value) for name, value in view.items() if name not in ("segments", *tables)
-        }
-        fields.update({name: pointer(values, np.int32) for name, values in tables.items()})
-        fields.setdefault("segment_count", len(given))
-        fields.setdefault("segment_size", structs.segment_dtype.itemsize)
-        struct = structs.view(
-            **fields, segments=describe(segments, "segments").address if given else 0
-        )
-        return (
-            raw.routecap_routing_import(
-                struct, call.get("flags", 0), tuple(held) if call.get("lent") else None
-            )[0],
-            {},
-        )
+            self.enter(entry, segment, view)
+        usual = {"segment_count": len(given), "segment_size": segments.itemsize}
+        address = describe(segments, "segments").address if given else 0
+        struct = self.struct("view", usual | view, segments=address)
+        held = tuple(self.held) if call.get("lent") else None
+        return raw.routecap_routing_import(struct, call.get("flags", 0), held)[0], {}
 
     def serialized_info(self, call: Any, out: Any) -> Any:
         info = routecap.serialized_info(pieces_of(call["data"]))._asdict()
