@@ -82,6 +82,18 @@ check "documentation, without the library" env -u PKG_CONFIG_PATH DOCS_RS=1 RUST
 check "documentation, without its features" env -u PKG_CONFIG_PATH DOCS_RS=1 RUSTDOCFLAGS="-D warnings" CARGO_TARGET_DIR="$work/docs" \
     cargo doc --quiet --workspace --no-deps
 
+# Vectors with one wrong expectation each: every one fails. Those of abi.json are for C alone.
+mutants() {
+    local folder=$work/mutants all said
+    rm -rf "$folder" && mkdir -p "$folder" && python3 "$root/tests/vectors/files.py" --mutate 200 "$folder" || return 1
+    grep -l '"topic": "abi_' "$folder"/*.json | xargs -r rm
+    all=$(find "$folder" -name '*.json' | wc -l)
+    said=$(ROUTECAP_VECTORS=$folder cargo test --quiet -p routecap --features ndarray --test vectors -- --nocapture 2> /dev/null | grep ' vectors, ')
+    echo "$said"
+    [[ "$all" -gt 0 && "$said" == "$all vectors, "*" $all failures" ]]
+}
+check "the vectors' mutants are noticed" mutants
+
 bench=$(built bench -p routecap --bench bench_rust)
 check "benchmark" test -x "$bench"
 [ -x "$bench" ] && cp "$bench" "$work/bench_rust"
