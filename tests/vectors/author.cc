@@ -598,7 +598,7 @@ int32_t routecap_routing_view(const routecap_routing *shared, routecap_view *vie
     view->k = shape.k, view->experts = shape.experts();
     view->validity_bytes = static_cast<uint32_t>((shape.cells() + 7) / 8);
     view->id_space = shape.id_space, view->complete = m.status() == ROUTECAP_OK;
-    view->first = m.first, view->rows = m.rows;
+    view->first = m.first, view->rows = m.rows, view->row_stride = shape.stride();
     view->layer_map = r->map.data(), view->layer_experts = r->experts.data();
     view->layer_provenance = r->provenance.data();
     view->segments = r->segments.data(), view->segment_size = sizeof(routecap_segment);
@@ -640,10 +640,10 @@ int32_t routecap_routing_merge(const routecap_routing *const *all, size_t count,
     const int32_t status = model::merge(routings, united);
     return give(status, united, merged);
 }
-int32_t routecap_routing_serialize(const routecap_routing *r, uint32_t flags, void *dst,
-                                   size_t bytes, uint64_t *needed) {
+int32_t routecap_routing_serialize(const routecap_routing *r, void *dst, size_t bytes,
+                                   uint64_t *needed) {
     READY(r);
-    const std::vector<uint8_t> data = r->model->serialize(flags == ROUTECAP_SERIALIZE_CHECKED);
+    const std::vector<uint8_t> data = r->model->serialize();
     if (needed != nullptr) *needed = data.size();
     if (data.size() > bytes) return answer(ROUTECAP_ERR_BUFFER_TOO_SMALL);
     std::copy(data.begin(), data.end(), static_cast<uint8_t *>(dst));
@@ -663,7 +663,11 @@ int32_t routecap_routing_import(const routecap_view *v, uint32_t, routecap_relea
     const ShapePtr shape = shape_of(v->layers, v->k, v->experts, v->id_space, v->layer_map,
                                     v->layer_experts, v->layer_provenance);
     auto made = std::make_shared<Routing>(Routing{shape, v->first, v->rows});
-    const size_t width = v->validity_bytes != 0 ? v->validity_bytes : (v->layers + 7) / 8;
+    const size_t width = v->row_stride != 0       ? v->row_stride
+                         : v->validity_bytes != 0 ? v->validity_bytes
+                                                  : (v->layers + 7) / 8;
+    const size_t ids_width =
+        v->row_stride != 0 ? v->row_stride : v->layers * v->k * shape->id_bytes();
     for (size_t i = 0; i < v->segment_count; i++) {
         const routecap_segment &s = v->segments[i];
         for (uint64_t at = 0; at < s.rows; at++) {
@@ -671,11 +675,12 @@ int32_t routecap_routing_import(const routecap_view *v, uint32_t, routecap_relea
                 static_cast<uint8_t>(s.reason != 0 ? s.reason : ROUTECAP_MISSING_ABSENT);
             auto row = empty_row(*shape, reason);
             row->tag = s.tags != nullptr ? s.tags[at] : s.tag;
+            const auto *ids = static_cast<const uint8_t *>(s.ids) + at * ids_width;
             for (size_t l = 0; l < v->layers && s.ids != nullptr; l++) {
                 const bool valid =
                     s.validity == nullptr || (s.validity[at * width + l / 8] >> l % 8 & 1) != 0;
-                const size_t cell = (at * v->layers + l) * v->k;
-                const int64_t said = element(s.ids, v->dtype, cell);
+                const size_t cell = l * v->k;
+                const int64_t said = element(ids, v->dtype, cell);
                 // Memory of others may say anything.
                 const bool known = said >= ROUTECAP_MISSING_ABSENT && said < 32 &&
                                    model::rank(static_cast<uint8_t>(said)) > 0;
@@ -684,7 +689,7 @@ int32_t routecap_routing_import(const routecap_view *v, uint32_t, routecap_relea
                                           : static_cast<uint8_t>(ROUTECAP_MISSING_UNWRITTEN);
                 for (size_t k = 0; k < v->k; k++)
                     row->ids[l * v->k + k] =
-                        static_cast<uint16_t>(valid    ? element(s.ids, v->dtype, cell + k)
+                        static_cast<uint16_t>(valid    ? element(ids, v->dtype, cell + k)
                                               : k == 0 ? row->missing[l]
                                                        : 0);
             }
