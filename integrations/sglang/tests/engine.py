@@ -148,7 +148,7 @@ class Request(Watched):
 
     @property
     def output_ids_through_stop(self):
-        return self.output_ids[: self.finished_len] if self.finished_len else self.output_ids
+        return self.output_ids[: self.finished_len]
 
 
 class Key(Watched):

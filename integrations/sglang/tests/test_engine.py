@@ -133,6 +133,25 @@ def test_the_row_that_ran_ahead_of_a_stop_is_there_for_who_continues(start):
     assert (rows_of(engine, second) == right(second)).all()
 
 
+# Of a request with several answers SGLang computes the prompt first, and asks for no output. It stops
+# at the first token, behind which a pass may have run ahead: the cache takes that token, and who was
+# given it had no row for it.
+@pytest.mark.parametrize("stop", (0, 2, None))
+def test_rows_behind_a_stop_are_there_for_who_takes_their_kv(start, stop):
+    engine = start()
+    first = Request(tokens(10), most=5)
+    engine.prefill(first)
+    for _ in range(5):
+        engine.decode([first])
+    first.finished_len = stop
+    engine.finish(first)
+    rows = 10 + len(first.output_ids_through_stop) - 1
+    assert (rows_of(engine, first) == choose(first.tokens[:rows])).all()
+    second = Request(first.tokens.tolist() + tokens(4), most=1)
+    assert engine.generate([second]) == [15]
+    assert (rows_of(engine, second) == right(second)).all()
+
+
 def test_what_is_gone_from_memory_is_missing_and_says_so(start):
     engine = start()
     first = Request(tokens(20), most=2)

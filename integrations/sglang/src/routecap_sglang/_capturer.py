@@ -266,9 +266,9 @@ class Capturer:
         output = len(request.output_ids_through_stop)
         if life is None or not self.place.owner:
             return None
-        # The last token's row is there if it was input to a pass that ran ahead: who continues the
-        # sequence needs it.
-        routing = life.rows.finish(prompt + output)
+        # The cache may take tokens behind the stop, and the last one if it was input to a pass that
+        # ran ahead: who continues the sequence needs their rows.
+        routing = life.rows.finish(prompt + len(request.output_ids))
         finished = Finished(request.rid, routing, prompt, output, self.weight_version)
         if self._sinks:
             self._sinks.put(finished)
