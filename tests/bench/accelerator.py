@@ -16,7 +16,6 @@ its times mean nothing.
 """
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -27,7 +26,7 @@ import routecap
 import routecap.torch
 import torch
 from interval import estimate
-from machine import commit, processor
+from machine import commit, processor, save
 
 LAYERS, K, EXPERTS, ROWS = 48, 8, 128, 2048
 SHAPE = {"layers": LAYERS, "k": K, "experts": EXPERTS, "rows": ROWS, "slots": 4}
@@ -376,11 +375,7 @@ def main():
                 print(text, flush=True)
                 results.append(line)
     if options.json:
-        head = {"title": title, "commit": commit(), "processor": processor()}
-        head["interval"] = "95 % of the median"
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({**head, "results": results}, file, indent=2)
-            file.write("\n")
+        save(options.json, title=title, interval="95 % of the median", results=results)
     return 1 if failed else 0
 
 

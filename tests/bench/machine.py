@@ -1,5 +1,6 @@
 """Where and of what a benchmark was made: what its results begin with."""
 
+import json
 import os
 import subprocess
 
@@ -27,3 +28,10 @@ def commit():
     except OSError:
         return "unknown"
     return found.stdout.strip() or "unknown"
+
+
+def save(path, **found):
+    """Results as JSON: a title, what else there is to say, and the results."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"commit": commit(), "processor": processor(), **found}, file, indent=1)
+        file.write("\n")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import sys
 import time
@@ -37,7 +36,7 @@ from transformers.generation.streamers import BaseStreamer
 
 sys.path.append(_FOLDER)
 from interval import estimate
-from machine import commit, processor
+from machine import commit, processor, save
 
 from routecap import Routing
 from routecap_transformers import attach, find
@@ -334,14 +333,9 @@ def main() -> None:
                     }
                 )
     if arguments.json:
-        head = {
-            "title": title,
-            "command": f"transformers.py {device} --experts {arguments.experts} --json FILE",
-            "commit": commit(),
-        }
-        head |= {"processor": processor(), "interval": "95 % of the median", "results": results}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(head, file, indent=1)
+        command = f"transformers.py {device} --experts {arguments.experts} --json FILE"
+        interval = "95 % of the median"
+        save(arguments.json, title=title, command=command, interval=interval, results=results)
 
 
 if __name__ == "__main__":

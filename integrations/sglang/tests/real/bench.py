@@ -157,7 +157,7 @@ def main() -> None:
         print(json.dumps(found), flush=True)
         return
     sys.path.append(str(HERE.parents[3] / "tests/bench"))
-    from machine import commit, processor
+    from machine import save
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, took, results = time.monotonic() + arguments.budget, 0.0, []
@@ -185,14 +185,8 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row), flush=True)
     if arguments.json:
-        found = {
-            "title": "SGLang 0.5.23 in its own step: without capture, with its own, with routecap",
-            "commit": commit(),
-            "processor": processor(),
-            "results": rows,
-            "engines": results,
-        }
-        Path(arguments.json).write_text(json.dumps(found, indent=1))
+        title = "SGLang 0.5.23 in its own step: without capture, with its own, with routecap"
+        save(arguments.json, title=title, results=rows, engines=results)
 
 
 if __name__ == "__main__":

@@ -543,7 +543,7 @@ def main() -> None:
     if arguments.serve:
         serve(arguments)
     sys.path.append(str(ENGINE.parents[3] / "tests/bench"))
-    from machine import commit, processor
+    from machine import save
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)
     until, results = time.monotonic() + arguments.budget, []
@@ -586,14 +586,8 @@ def main() -> None:
     for row in rows:
         print(json.dumps(row), flush=True)
     if arguments.json:
-        found = {
-            "title": f"vLLM {version('vllm')} with routecap in its own step, off beside on",
-            "commit": commit(),
-            "processor": processor(),
-            "results": rows,
-            "engines": results,
-        }
-        Path(arguments.json).write_text(json.dumps(found, indent=1))
+        title = f"vLLM {version('vllm')} with routecap in its own step, off beside on"
+        save(arguments.json, title=title, results=rows, engines=results)
 
 
 if __name__ == "__main__":
