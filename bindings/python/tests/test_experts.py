@@ -131,8 +131,77 @@ def test_a_mask_of_another_batch_is_refused() -> None:
     routing, _, _ = random_routing(1, 5)
     with pytest.raises(ValueError, match="rows up to position 4"):
         experts.in_batch([routing], np.ones((1, 4)))
-    with pytest.raises(ValueError, match="a line for each"):
+    with pytest.raises(ValueError, match="1 routings: give a routing for each"):
         experts.in_batch([routing], np.ones((2, 5)))
+    with pytest.raises(ValueError, match="mask and positions have shapes"):
+        experts.in_batch([routing], np.ones((1, 5)), positions=np.zeros((1, 6)))
+    with pytest.raises(ValueError, match="does not begin with position 0"):
+        experts.in_batch([routing], positions=np.arange(3, 9)[None])
+
+
+def test_routings_of_a_packed_batch_come_into_its_order() -> None:
+    given = many(3)
+    texts = [routing.rows + 1 for routing, _, _ in given]
+    for lines in ([[0, 1, 2]], [[0, 1], [2]]):  # which texts are in each line
+        width = max(sum(texts[text] for text in line) for line in lines) + 3
+        positions, mask = np.zeros((2, len(lines), width), int)
+        wanted = np.full((len(lines), width, LAYERS, K), -1)
+        for number, line in enumerate(lines):
+            column = 0
+            for text in line:
+                routing, ids, valid = given[text]
+                positions[number, column : column + texts[text]] = range(texts[text])
+                mask[number, column : column + texts[text]] = 1
+                wanted[number, column : column + routing.rows] = np.where(valid[..., None], ids, -1)
+                column += texts[text]
+        found, _ = experts.in_batch([routing for routing, _, _ in given], mask, positions=positions)
+        assert (found == wanted.reshape(-1, LAYERS, K)).all()
+
+
+def test_what_hooks_saw_comes_into_rows_and_columns_of_routings() -> None:
+    given = many(3)
+    routings = [routing for routing, _, _ in given]
+    random = np.random.default_rng(11)
+    mask = np.zeros((3, 30), bool)
+    for number, routing in enumerate(routings):
+        mask[number, 29 - routing.rows :] = True
+    chosen, valid = experts.in_batch(routings, mask)
+    seen = np.argsort(random.random((len(chosen), LAYERS, EXPERTS)), -1)[..., :K]
+    seen[valid] = random.permuted(chosen[valid], axis=-1)  # hooks have them in another order
+    weight = random.random(seen.shape)
+    worth = {
+        (token, layer, expert): weight[token, layer, column]
+        for (token, layer, column), expert in np.ndenumerate(seen)
+    }
+    for shape in ((-1, LAYERS, K), (3, 30, LAYERS, K)):
+        [weights, numbers] = experts.from_batch(
+            routings,
+            mask,
+            seen.reshape(shape),
+            weight.reshape(shape),
+            np.arange(seen.size).reshape(shape),
+        )
+        assert numbers[0].dtype.kind == "i"
+        for number, (routing, ids, there) in enumerate(given):
+            first = number * 30 + 29 - routing.rows
+            for row, layer in np.ndindex(there.shape):
+                mine = weights[number][row, layer].tolist()
+                assert mine == [
+                    worth[first + row, layer, expert] if there[row, layer] else 0
+                    for expert in ids[row, layer]
+                ]
+
+
+# A mask or a list of routings in another order gives plausible numbers, of other tokens.
+def test_hooks_of_another_batch_are_refused_by_a_cell() -> None:
+    routing, ids, valid = random_routing(1, 5)
+    seen = ids.astype(np.int64)
+    row, layer = np.argwhere(valid)[0]
+    seen[row, layer, 0] = next(each for each in range(EXPERTS) if each not in ids[row, layer])
+    with pytest.raises(ValueError, match=f"at position {row} of layer {layer}, and the hooks saw"):
+        experts.from_batch([routing], np.ones((1, 5)), seen)
+    with pytest.raises(ValueError, match=r"\[5, 4, 3\] is expected"):
+        experts.from_batch([routing], np.ones((1, 5)), ids[1:])
 
 
 def test_what_each_step_needs_is_a_union_over_its_requests() -> None:

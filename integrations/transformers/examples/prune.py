@@ -4,7 +4,7 @@
 usage: prune.py [MODEL] [--keep N]
 
 Calibration texts go through the model in padded batches. routecap has the experts of every token,
-hooks have the routers' weights and the norms of what the experts return, and `experts.in_batch`
+hooks have the routers' weights and the norms of what the experts return, and `experts.from_batch`
 brings the two together. The experts that add least leave each layer; as many that are drawn leave
 it for comparison.
 """
@@ -82,15 +82,9 @@ def measured(model, calibration):
             model(input_ids=ids, attention_mask=mask, use_cache=False)
             mine = capture.take()
             seen, weight, norm = hooks.take()
-            # Each routing's rows of the hooks' arrays: those that the batch's mask keeps.
-            at = np.arange(mask.numel()).reshape(mask.shape)
-            rows = [at[text][mask[text].bool().numpy()] for text in range(len(batch))]
-            chosen, valid = experts.in_batch(mine, mask)
-            assert (np.sort(chosen[valid]) == np.sort(seen[valid])).all()
-            # The hooks' columns in the order of routecap's ids.
-            order = (seen[:, :, None] == chosen[..., None]).argmax(-1)
-            weights += [np.take_along_axis(weight, order, -1)[keep] for keep in rows]
-            norms += [np.take_along_axis(norm, order, -1)[keep] for keep in rows]
+            found = experts.from_batch(mine, mask, seen, weight, norm)
+            weights += found[0]
+            norms += found[1]
             routings += mine
             for layer in range(layers):  # the same by hooks alone
                 kept = mask.flatten().bool().numpy()

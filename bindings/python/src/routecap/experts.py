@@ -8,7 +8,8 @@
     print(used.at_most(100).sum(axis=1))  # experts of each layer with at most 100 tokens
 
 `usage` counts tokens, `coactivation` pairs of experts, and `importance` weighs experts by what they
-add. `in_batch` brings routings into the order of a padded batch, in which hooks see its tokens.
+add. `in_batch` brings routings into the order of a batch, in which hooks see its tokens, and
+`from_batch` brings what hooks saw into the rows of routings.
 `needed`, `distances` and `hit_rates` say what a cache of experts would do.
 
 NumPy only. Cells that are missing count nowhere, and neither does padding, which has no rows.
@@ -31,6 +32,7 @@ __all__ = [
     "Usage",
     "coactivation",
     "distances",
+    "from_batch",
     "hit_rates",
     "importance",
     "in_batch",
@@ -201,39 +203,137 @@ def importance(
 
 
 def in_batch(
-    routings: Sequence[Routing], mask: ArrayLike, *, fill: int = -1
+    routings: Sequence[Routing],
+    mask: ArrayLike | None = None,
+    *,
+    positions: ArrayLike | None = None,
+    fill: int = -1,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Bring the routings of a padded batch into the order in which the model computes its tokens.
+    """Bring the routings of a batch into the order in which the model computes its tokens.
 
-    A model flattens a batch [texts, columns] to tokens [texts * columns], padding included, and
-    that is what a hook sees. `mask` [texts, columns] says which columns are no padding, on
-    whichever side it is (an attention mask); row p of a routing is the p-th of them.
+    A model flattens a batch [lines, columns] to tokens [lines * columns], padding included, and
+    that is what a hook sees. Row p of a routing is of the p-th token of its text.
 
-    Returns ids [texts * columns, layers, k], `fill` where there are none, and which cells are
-    valid, [texts * columns, layers]. A text's last token has no row where it was never an input.
+    `mask` [lines, columns] says which columns are no padding, on whichever side it is (an attention
+    mask). Each line is one text, unless `positions` [lines, columns] (position_ids) says that a
+    line is packed with several: then a text begins where it is 0. Give at least one of the two.
+
+    Returns ids [lines * columns, layers, k], `fill` where there are none, and which cells are
+    valid, [lines * columns, layers]. A text's last token has no row where it was never an input.
+
+    Of a pass that computes some columns alone, as in a chunked prefill, take these: with the mask
+    of the whole batch, ids.reshape(lines, columns, layers, k)[:, start:stop].
     """
     found = _several(routings)
-    present = np.asarray(mask).astype(bool)
-    if present.ndim != 2 or len(present) != len(found):
-        raise ValueError(
-            f"mask has shape {present.shape}; [{len(found)}, columns] is expected, a line for each"
-            " routing: give the batch's attention mask"
-        )
+    places, tokens = _places(found, mask, positions)
     layers, k = found[0].layers, found[0].k
-    ids = np.full((present.size, layers, k), fill, np.int64)
-    valid = np.zeros((present.size, layers), np.bool_)
-    for number, routing in enumerate(found):
-        places = number * present.shape[1] + np.flatnonzero(present[number])
-        if routing.first + routing.rows > len(places):
+    ids = np.full((tokens, layers, k), fill, np.int64)
+    valid = np.zeros((tokens, layers), np.bool_)
+    for routing, at in zip(found, places):
+        rows, there = routing.masked(np.int64)
+        ids[at] = np.where(there[..., None], rows, fill)
+        valid[at] = there
+    return ids, valid
+
+
+def from_batch(
+    routings: Sequence[Routing],
+    mask: ArrayLike | None,
+    ids: ArrayLike,
+    *values: ArrayLike,
+    positions: ArrayLike | None = None,
+) -> list[list[NDArray[Any]]]:
+    """Bring what hooks saw of a batch into the rows and columns of its routings: the inverse of
+    `in_batch`, for `importance` and `coactivation`.
+
+    `ids` are the experts that the hooks saw, [lines * columns, layers, k] (or [lines, columns,
+    layers, k]); each of `values` has a number for each of them, such as the routers' weights or the
+    norms of what the experts return. `mask` and `positions` are as in `in_batch`.
+
+    Returns for each of `values` a list with an array [rows, layers, k] for each routing, in the
+    order of its ids; 0 in cells that are missing.
+
+    Raises:
+        ValueError: The experts of a valid cell are others than the hooks saw there: `mask` or the
+            routings are of another batch, or in another order.
+    """
+    found = _several(routings)
+    places, tokens = _places(found, mask, positions)
+    layers, k = found[0].layers, found[0].k
+    seen, *given = (_flat(each, tokens, layers, k) for each in (ids, *values))
+    rows_of: list[list[NDArray[Any]]] = [[] for _ in given]
+    for number, (routing, at) in enumerate(zip(found, places)):
+        rows, there = routing.masked(np.int64)
+        order, sorted_rows = np.argsort(rows, -1), np.sort(rows, -1)
+        theirs = np.argsort(seen[at], -1)
+        other = (np.take_along_axis(seen[at], theirs, -1) != sorted_rows).any(-1) & there
+        if other.any():
+            row, layer = np.argwhere(other)[0]
+            raise ValueError(
+                f"routing {number} has experts {rows[row, layer].tolist()} at position"
+                f" {routing.first + row} of layer {routing.layer_map[layer]}, and the hooks saw"
+                f" {seen[at][row, layer].tolist()}: give routings, mask and hooks of one batch"
+            )
+        # From a column of the routing to its place in the sorted cell, and on to the hooks' column.
+        columns = np.take_along_axis(theirs, np.argsort(order, -1), -1)
+        for arrays, value in zip(rows_of, given):
+            mine = np.take_along_axis(value[at], columns, -1)
+            mine[~there] = 0
+            arrays.append(mine)
+    return rows_of
+
+
+def _places(
+    routings: list[Routing], mask: ArrayLike | None, positions: ArrayLike | None
+) -> tuple[list[NDArray[np.int64]], int]:
+    """Where each row of each routing is among the tokens of a batch, and how many tokens it has."""
+    given = [np.asarray(each) for each in (mask, positions) if each is not None]
+    if not given or any(each.ndim != 2 or each.shape != given[0].shape for each in given):
+        raise ValueError(
+            f"mask and positions have shapes {[each.shape for each in given]}: give the batch's"
+            " attention mask, its position_ids, or both, [lines, columns]"
+        )
+    kept = np.ones(given[0].shape, bool) if mask is None else given[0].astype(bool)
+    if positions is None:
+        width = kept.shape[1]
+        texts = [line * width + np.flatnonzero(kept[line]) for line in range(len(kept))]
+    else:
+        begins = kept & (given[-1] == 0)
+        if (kept & (begins.cumsum(axis=1) == 0)).any():
+            raise ValueError(
+                "a line of the batch does not begin with position 0: give whole texts, with the"
+                " columns of every pass"
+            )
+        tokens = np.flatnonzero(kept)
+        texts = np.split(tokens, np.flatnonzero(begins.ravel()[tokens]))[1:]
+    if len(texts) != len(routings):
+        raise ValueError(
+            f"the batch has {len(texts)} texts, and there are {len(routings)} routings: give a"
+            " routing for each, in their order"
+        )
+    for number, (routing, text) in enumerate(zip(routings, texts)):
+        if routing.first + routing.rows > len(text):
             raise ValueError(
                 f"routing {number} has rows up to position {routing.first + routing.rows - 1}, and"
-                f" line {number} of the mask has {len(places)} tokens: give the mask of this batch"
+                f" text {number} of the batch has {len(text)} tokens: give the mask of this batch"
             )
-        places = places[routing.first : routing.first + routing.rows]
-        rows, there = routing.masked(np.int64)
-        ids[places] = np.where(there[..., None], rows, fill)
-        valid[places] = there
-    return ids, valid
+    rows = [slice(each.first, each.first + each.rows) for each in routings]
+    return [text[part] for text, part in zip(texts, rows)], kept.size
+
+
+def _flat(values: Any, tokens: int, layers: int, k: int) -> NDArray[Any]:
+    """[tokens, layers, k] of what hooks saw."""
+    array = np.asarray(values)
+    if (
+        array.ndim not in (3, 4)
+        or array.shape[-2:] != (layers, k)
+        or array.size != (tokens * layers * k)
+    ):
+        raise ValueError(
+            f"the hooks' arrays have shape {array.shape}; [{tokens}, {layers}, {k}] is expected:"
+            " give each token of the batch, padding included"
+        )
+    return array.reshape(tokens, layers, k)
 
 
 # ---- Caches of experts

@@ -1,0 +1,167 @@
+"""Figures of `routecap.experts` are those that hooks alone give, in whatever batches texts go
+through a model: hook_counts.py counts, and imports nothing of routecap.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from families import CACHE
+from hook_counts import Counted, HookCounts
+from routecap import Routing, experts
+from routecap_transformers import Capture, attach
+from transformers import AutoModelForCausalLM, DynamicCache
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXTS = [list(text) for text in (b"\0int main(", b"\0import numpy as np\n", b"\0# A page")]
+WIDTH = max(map(len, TEXTS))
+
+
+class Run(NamedTuple):
+    """What a way to run texts did: a mask of each pass; and of the whole, that mask and the
+    positions, as `from_batch` takes them."""
+
+    masks: list[torch.Tensor]
+    mask: torch.Tensor
+    positions: torch.Tensor | None = None
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    folder = ROOT / "examples/model/weights"
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def padded(side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    lines = [([0] * (WIDTH - len(text)), text) for text in TEXTS]
+    tokens = [pad + text if side == "left" else text + pad for pad, text in lines]
+    mask = [
+        [0] * len(pad) + [1] * len(text) if side == "left" else [1] * len(text) + [0] * len(pad)
+        for pad, text in lines
+    ]
+    return torch.tensor(tokens), torch.tensor(mask)
+
+
+def right_padded(model: Any) -> Run:
+    tokens, mask = padded("right")
+    model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    return Run([mask], mask)
+
+
+def left_padded(model: Any) -> Run:
+    tokens, mask = padded("left")
+    model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    return Run([mask], mask)
+
+
+def packed(model: Any) -> Run:
+    tokens = torch.tensor([[token for text in TEXTS for token in text]])
+    positions = torch.tensor([[place for text in TEXTS for place in range(len(text))]])
+    model(input_ids=tokens, position_ids=positions, use_cache=False)
+    mask = torch.ones_like(tokens)
+    return Run([mask], mask, positions)
+
+
+def generated(model: Any) -> Run:
+    tokens, mask = padded("left")
+    model.generate(
+        input_ids=tokens, attention_mask=mask, max_new_tokens=5, do_sample=False, eos_token_id=None
+    )
+    column = torch.ones(len(TEXTS), 1, dtype=torch.long)
+    return Run([mask, *[column] * 4], torch.cat([mask, *[column] * 4], 1))
+
+
+def chunked(model: Any) -> Run:
+    tokens, mask = padded("left")
+    cache = DynamicCache(config=model.config)
+    for part in (slice(0, 8), slice(8, 12), slice(12, WIDTH)):
+        model(
+            input_ids=tokens[:, part],
+            attention_mask=mask[:, : part.stop],
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, part],
+            use_cache=True,
+            **{CACHE: cache},
+        )
+    return Run([mask[:, :8], mask[:, 8:12], mask[:, 12:]], mask)
+
+
+Way = Callable[[Any], Run]
+
+
+class Ran(NamedTuple):
+    run: Run
+    hooks: HookCounts
+    routings: list[Routing]
+    counted: Counted
+    config: Any
+
+
+@pytest.fixture(params=[right_padded, left_padded, packed, generated, chunked])
+def ran(request: Any, model: Any) -> Iterator[Ran]:
+    way: Way = request.param
+    with torch.no_grad(), attach(model) as capture:
+        with capture.paused():
+            way(model)  # a warm-up, and what else is not to be counted
+        with HookCounts(model) as hooks, numbered(model, capture):
+            run = way(model)
+        routings = capture.take()
+    yield Ran(run, hooks, routings, Counted(hooks, run.masks), model.config)
+
+
+class numbered:
+    """Each forward pass is a step: its number is the tag of its rows."""
+
+    def __init__(self, model: Any, capture: Capture) -> None:
+        self.hook = model.register_forward_pre_hook(
+            lambda *given: setattr(capture, "tag", capture.tag + 1)
+        )
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *unused: object) -> None:
+        self.hook.remove()
+
+
+def test_tokens_of_each_expert_are_those_of_hooks(ran: Ran) -> None:
+    used = experts.usage(ran.routings)
+    assert used.missing == 0 and used.texts == len(TEXTS)
+    for (layer, expert), tokens in np.ndenumerate(used.tokens):
+        assert tokens == ran.counted.tokens[layer, expert]
+    assert used.tokens.sum() == sum(ran.counted.tokens.values())
+
+
+def test_pairs_are_those_of_hooks(ran: Ran) -> None:
+    for cell, count in np.ndenumerate(experts.coactivation(ran.routings)):
+        assert count == ran.counted.pairs[cell]
+
+
+def test_what_experts_add_is_what_hooks_say(ran: Ran) -> None:
+    ids, weights, norms = ran.hooks.arrays(range(len(ran.hooks.passes)), len(ran.run.mask))
+    weights, norms = experts.from_batch(
+        ran.routings, ran.run.mask, ids, weights, norms, positions=ran.run.positions
+    )
+    found = experts.importance(ran.routings, weights, norms)
+    for cell, value in np.ndenumerate(found):
+        assert value == pytest.approx(ran.counted.importance.get(cell, np.nan), 1e-6, nan_ok=True)
+    for cell, value in np.ndenumerate(experts.coactivation(ran.routings, weights)):
+        assert value == pytest.approx(ran.counted.weighed[cell], 1e-6)
+
+
+def test_routings_in_the_order_of_the_batch_are_what_hooks_saw(ran: Ran) -> None:
+    ids = ran.hooks.arrays(range(len(ran.hooks.passes)), len(ran.run.mask))[0]
+    ids = ids.reshape(-1, *ids.shape[2:])
+    found, valid = experts.in_batch(ran.routings, ran.run.mask, positions=ran.run.positions)
+    kept = ran.run.mask.flatten().bool().numpy()
+    assert (valid == kept[:, None]).all()
+    assert (np.sort(found[kept], -1) == np.sort(ids[kept], -1)).all()
+    assert (found[~kept] == -1).all()
+
+
+def test_experts_that_a_step_needs_are_those_that_hooks_saw_in_a_pass(ran: Ran) -> None:
+    steps = [routing.tags for routing in ran.routings]
+    for layer in range(ran.config.num_hidden_layers):
+        found = experts.needed(ran.routings, layer, steps)
+        assert [set(each.tolist()) for each in found] == [step[layer] for step in ran.counted.steps]
