@@ -95,7 +95,7 @@ autoapi_python_class_content = "class"
 autoapi_keep_files = False
 PYTHON = re.compile(
     r"(routecap(\.(adapter|analysis|art|experts|log|models|names|skyrl|torch))?"
-    r"|routecap_tools(\.(conform|doctor|page|plot))?|routecap_(sglang|transformers|vllm))(\.[A-Za-z]\w*)*"
+    r"|routecap_tools(\.(conform|doctor|page|plot|traces))?|routecap_(sglang|transformers|vllm))(\.[A-Za-z]\w*)*"
 )
 PYTHON_ELSEWHERE = re.compile(
     r"routecap_vllm\.routed_experts_capturer|routecap_tools\.command"

@@ -27,7 +27,7 @@ mkdir -p "$work"
 need python3=python3 cc=gcc c++=g++ pkg-config=pkg-config
 need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"=python3-dev
 metrics=prometheus-client==0.26.0
-extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 "$metrics" fsspec==2026.9.0)
+extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 "$metrics" fsspec==2026.9.0 pyarrow==26.0.1)
 # By default one environment does; the tools of --more want versions of their own.
 python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 mypy==2.4.1 "${extras[@]}"
 checkers=(scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 \

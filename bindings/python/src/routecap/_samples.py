@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ._constants import MAX_POSITION, Status
 from ._errors import error
 from ._routing import Routing
@@ -17,9 +20,10 @@ class Sample(NamedTuple):
     info: Mapping[str, Any] = MappingProxyType({})
     """What a JSON object can hold.
 
-    Two keys are looked at by the command and the pictures, if they are there: "tokens", the text of
-    each token by its position, where bytes that are no UTF-8 by themselves are U+DC80..U+DCFF, as
-    Python's surrogateescape has them; and "prompt_tokens", how many of them are the prompt's.
+    Three keys are looked at by the command and the pictures, if they are there: "tokens", the text
+    of each token by its position, where bytes that are no UTF-8 by themselves are U+DC80..U+DCFF,
+    as Python's surrogateescape has them; "prompt_tokens", how many of them are the prompt's; and
+    "steps", by position the number of the engine's step that computed the row, null where none did.
     """
 
 
@@ -59,6 +63,27 @@ def prompt_of(sample: Sample) -> int | None:
             f'"prompt_tokens" is {tokens!r}: give the number of the prompt\'s tokens',
         )
     return tokens
+
+
+def steps_of(sample: Sample) -> NDArray[np.int64] | None:
+    """[rows] the engine's step of each row, -1 where none computed it; None if that is not known."""
+    steps = sample.info.get("steps")
+    if steps is None:
+        return None
+    first, rows = sample.routing.first, sample.routing.rows
+    if not isinstance(steps, list) or len(steps) < first + rows:
+        raise error(
+            Status.ERR_FORMAT,
+            f'"steps" is not an array of {first + rows} and more: give the step of each position',
+        )
+    mine = [-1 if step is None else step for step in steps[first : first + rows]]
+    if not all(type(step) is int and -1 <= step < 2**63 for step in mine):
+        raise error(
+            Status.ERR_FORMAT,
+            '"steps" has what is neither a number from 0 on nor null: give the step of each'
+            " position",
+        )
+    return np.array(mine, np.int64)
 
 
 def layer_of(routing: Routing, decoder_layer: int) -> int:

@@ -10,7 +10,7 @@ when it is called.
     rows         to_array, Outbox, slice_table
     settings     option_values, expect_port, has_experts_field
     files        ROUTING, WIRE_ENDINGS, wire_ending, kind_to_write, in_folder, mapped
-    samples      alike, layer_of, prompt_of, token_texts
+    samples      alike, layer_of, prompt_of, steps_of, token_texts
     the rest     error, wire_fact, library_path
 """
 
@@ -27,8 +27,8 @@ from ._library import path as library_path
 from ._mapped import ROUTING, in_folder, mapped
 from ._message import wire_fact
 from ._outbox import Outbox
-from ._samples import alike, layer_of, prompt_of, token_texts
 from ._protocols import Tensor
+from ._samples import alike, layer_of, prompt_of, steps_of, token_texts
 from ._serialized import slice_table
 from ._tensors import describe
 from .models import has_experts_field
@@ -60,6 +60,7 @@ __all__ = [
     "prompt_of",
     "raw_stream_of",
     "slice_table",
+    "steps_of",
     "takes_tensors",
     "to_array",
     "token_texts",

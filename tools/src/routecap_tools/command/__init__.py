@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from routecap import Error, __version__
 
-from . import bench, compare, conform, convert, coverage, doctor, info, show, top
+from . import bench, compare, conform, convert, coverage, doctor, info, show, top, trace
 from .terminal import Terminal, printable
 from .wire import in_options
 
@@ -18,6 +18,7 @@ _COMMANDS = {
     "show": show,
     "compare": compare,
     "coverage": coverage,
+    "trace": trace,
     "bench": bench,
     "convert": convert,
     "doctor": doctor,
