@@ -2,7 +2,7 @@
  * Routing of a mixture-of-experts model running in llama.cpp, captured through the engine's own
  * public callback (tap.h).
  *
- * usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...
+ * usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] [--trace FILE] TEXT:BYTES...
  *
  * The first BYTES bytes of each TEXT are one prompt; all prompts are prefilled in one batch, which
  * the engine splits into micro-batches, and then each is continued token by token. routecap is
@@ -14,12 +14,19 @@
  * as missing.
  *
  * With --save each request leaves two files in FOLDER: its routing in the serialised form,
- * request-N.routecap, and its text, request-N.json.
+ * request-N.routecap, and its text, request-N.json, with the step that computed each token: the
+ * number of the call of llama_decode.
+ *
+ * With --trace a callback of its own, which knows nothing of routecap, writes what the engine
+ * chooses to FILE, as it chooses: a line "STEP LAYER ID..." for each row of a layer.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <ggml-backend.h>
+#include <ggml.h>
 
 #include "oracle.h"
 #include "support.h"
@@ -44,6 +51,38 @@ static int32_t check(int32_t status, const char *what) {
 
 static void must(bool done) {
     if (!done) die("%s", tap.error);
+}
+
+/* ---- A trace without routecap ---------------------------------------------------------------- */
+
+static struct {
+    FILE *file;
+    int step; /* -1: what runs now is not of the requests */
+    ggml_backend_sched_eval_callback inner;
+    void *user;
+} trace = {.step = -1};
+
+static bool write_choice(struct ggml_tensor *tensor, bool ask, void *unused) {
+    int layer;
+    (void)unused;
+    if (!ask && trace.step >= 0 && sscanf(tensor->name, "ffn_moe_topk-%d", &layer) == 1)
+        for (int64_t row = 0; row < tensor->ne[1]; row++) {
+            const int32_t *ids =
+                (const int32_t *)((const char *)tensor->data + (size_t)row * tensor->nb[1]);
+            fprintf(trace.file, "%d %d", trace.step, layer);
+            for (int64_t c = 0; c < tensor->ne[0]; c++) fprintf(trace.file, " %d", ids[c]);
+            fputc('\n', trace.file);
+        }
+    return trace.inner(tensor, ask, trace.user);
+}
+
+/* Takes the callback's place in the parameters, and passes every call on. */
+static void trace_to(const char *path, struct llama_context_params *params) {
+    trace.file = fopen(path, "w");
+    if (trace.file == NULL) die("%s cannot be written", path);
+    trace.inner = params->cb_eval;
+    trace.user = params->cb_eval_user_data;
+    params->cb_eval = write_choice;
 }
 
 /* ---- Results ------------------------------------------------------------------------------- */
@@ -148,8 +187,8 @@ static void write_routing(const char *folder, int request, const routecap_routin
 
 /* Tokens as JSON. Each is one byte here; one beyond ASCII is part of a character and stands as
  * U+DC80 to U+DCFF. */
-static void write_text(const char *folder, int request, const unsigned char *text, int length,
-                       int prompt) {
+static void write_text(const char *folder, int request, const unsigned char *text, const int *step,
+                       int length, int prompt) {
     FILE *file = create(folder, request, "json");
     fprintf(file, "{\"prompt_tokens\": %d, \"tokens\": [", prompt);
     for (int t = 0; t < length; t++) {
@@ -160,6 +199,8 @@ static void write_text(const char *folder, int request, const unsigned char *tex
                                  : "%s\"\\udc%02x\"",
                 t > 0 ? ", " : "", text[t]);
     }
+    fprintf(file, "], \"steps\": [");
+    for (int t = 0; t < length; t++) fprintf(file, "%s%d", t > 0 ? ", " : "", step[t]);
     fprintf(file, "]}\n");
     if (fclose(file) != 0) die("a text cannot be written");
 }
@@ -168,6 +209,7 @@ static void write_text(const char *folder, int request, const unsigned char *tex
 
 struct sequence {
     unsigned char text[CONTEXT]; /* the tokens that were run, a byte each */
+    int step[CONTEXT];           /* the call of llama_decode that ran each */
     int prompt, length;          /* tokens of the prompt, and tokens that were run */
     llama_token next;
 };
@@ -192,7 +234,7 @@ static llama_token best_token(const float *logits, int tokens) {
 }
 
 int main(int argc, char **argv) {
-    const char *folder = NULL;
+    const char *folder = NULL, *raw = NULL;
     bool prune = false;
     int first_text = 3;
     for (; first_text < argc && argv[first_text][0] == '-'; first_text++) {
@@ -200,12 +242,15 @@ int main(int argc, char **argv) {
             prune = true;
         else if (strcmp(argv[first_text], "--save") == 0 && first_text + 1 < argc)
             folder = argv[++first_text];
+        else if (strcmp(argv[first_text], "--trace") == 0 && first_text + 1 < argc)
+            raw = argv[++first_text];
         else
             die("what is %s?", argv[first_text]);
     }
     const int sequences = argc - first_text;
     if (sequences < 1)
-        die("usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] TEXT:BYTES...");
+        die("usage: capture LIBROUTECAP MODEL.gguf [--prune] [--save FOLDER] [--trace FILE]"
+            " TEXT:BYTES...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
 
@@ -221,6 +266,7 @@ int main(int argc, char **argv) {
         1; /* several wait for one another by spinning, which a busy machine punishes */
     must(tap_attach(&tap, api, &params));
     oracle_attach(&oracle, &tap, &params);
+    if (raw != NULL) trace_to(raw, &params);
     struct llama_context *context = llama_init_from_model(model, params);
     if (context == NULL) die("no context");
     routecap_config config;
@@ -254,6 +300,7 @@ int main(int argc, char **argv) {
                 bool last = q->length + 1 >= q->prompt;
                 if (last) logits_at[s] = batch.n_tokens;
                 if (!prefilling) q->text[q->length] = (unsigned char)q->next;
+                q->step[q->length] = calls;
                 add_token(&batch, prefilling ? q->text[q->length] : q->next, q->length, s,
                           last || !prune);
             }
@@ -262,9 +309,9 @@ int main(int argc, char **argv) {
 
         oracle_begin(&oracle, &batch);
         must(tap_begin(&tap, &batch));
+        trace.step = calls++;
         if (llama_decode(context, batch) != 0) die("llama_decode failed");
         must(tap_issue(&tap));
-        calls++;
         generated += prefilled;
         for (int s = 0; s < sequences; s++)
             if (logits_at[s] >= 0)
@@ -287,7 +334,7 @@ int main(int argc, char **argv) {
         rows += verdict.rows;
         if (folder != NULL) {
             write_routing(folder, s, routing);
-            write_text(folder, s, all[s].text, all[s].length, all[s].prompt);
+            write_text(folder, s, all[s].text, all[s].step, all[s].length, all[s].prompt);
         }
         api->routing_free(routing);
     }
@@ -296,6 +343,7 @@ int main(int argc, char **argv) {
            " differences from the engine's own tensors\n",
            calls, rows, differences);
 
+    if (raw != NULL && fclose(trace.file) != 0) die("the trace cannot be written");
     free(load);
     llama_batch_free(batch);
     llama_free(context);
