@@ -43,4 +43,7 @@ assert ids.shape == (BATCH, LENGTH, K) and replay.report().replayed == len(rows)
 assert torch.equal(ids.to_local().reshape(-1, K), rows)
 expected = whole.to_local().reshape(-1, EXPERTS).gather(1, rows)
 assert torch.allclose(scores.to_local().reshape(-1, K), expected)
+with attach(model) as replay, replay.record() as own:
+    _, live, _ = model(hidden)
+assert torch.equal(own.rows(0)[4].long(), live.to_local().reshape(-1, K))
 print("its own rows, as a DTensor")

@@ -5,6 +5,7 @@ Its routers get their rows by routecap's replay, or by verl's functions.
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 BY_VERL = sys.argv[3:] == ["verl"]
@@ -57,10 +58,11 @@ def forward_step(iterator, model):
     return output, lambda losses: (losses.mean(), {})
 
 
-get_forward_backward_func()(
-    forward_step_func=forward_step, data_iterator=[iter(batches) for _ in stages], model=stages, num_microbatches=BATCHES,
-    seq_length=LENGTH, micro_batch_size=1, forward_only=False,
-)  # fmt: skip
+with nullcontext() if replay is None else replay.record() as recorded:
+    get_forward_backward_func()(
+        forward_step_func=forward_step, data_iterator=[iter(batches) for _ in stages], model=stages, num_microbatches=BATCHES,
+        seq_length=LENGTH, micro_batch_size=1, forward_only=False,
+    )  # fmt: skip
 replays = routecap_replay.verl.replays() if BY_VERL else [replay]
 layers = [router.layer for each in replays for router in each.routers]
 known = LENGTH - 1 if BY_VERL else LENGTH  # verl knows no row of a sequence's last token
@@ -71,6 +73,11 @@ for again in (False, True):
         assert len(chosen) == BATCHES
         for each, batch in zip(chosen, batches):
             assert torch.equal(each[:known], experts_of(batch.rows[layer][:known])), (layer, again)
+if recorded is not None:
+    assert len(recorded) == BATCHES
+    for number, batch in enumerate(batches):
+        for layer, rows in recorded.rows(number).items():
+            assert torch.equal(rows, batch.rows[layer].to(torch.int16)), (layer, number)
 reports = [each.report() for each in replays]
 assert sum(report.replayed for report in reports) == len(layers) * BATCHES * known
 print(f"layers {layers}, {sum(report.passes for report in reports)} passes")

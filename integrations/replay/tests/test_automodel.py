@@ -223,6 +223,61 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone):
                 assert torch.equal(ids, rows[layer].long())
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_what_gates_choose_is_recorded_once_for_each_pass(checkpointed, enabled):
+    RouterReplay.clear_registry()
+    model, rows = Model(checkpointed, enable_routing_replay=enabled), rows_of(1)
+    batches = torch.randn(3, TOKENS, WIDTH, requires_grad=True)
+    with attach(model) as replay:
+        with torch.no_grad():
+            model(torch.randn(TOKENS, WIDTH))  # evaluation
+        seen = chosen(model)
+        with replay.record() as own:
+            losses = [model(hidden).sum() for hidden in batches[:2]]
+            with replay(rows):
+                losses.append(model(batches[2]).sum())
+            losses[1].backward()
+        for number in (2, 0):
+            losses[number].backward()
+    assert len(own) == 3
+    for layer, calls in seen.items():
+        assert len(calls) == 3 + 3 * checkpointed
+        for number in range(3):
+            assert torch.equal(own.rows(number)[layer].long(), calls[number][1])
+        assert torch.equal(own.rows(2)[layer], rows[layer].to(torch.int16))
+
+
+def test_a_schedule_of_stages_is_recorded_by_micro_batch(alone):
+    parts = [Part("01"), Part("23")]
+    like = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
+    stages = [
+        PipelineStage(part, number, 2, like.device, input_args=like, output_args=like)
+        for number, part in enumerate(parts)
+    ]
+    loss = lambda output, target: (output - target).square().mean()
+    schedule = ScheduleInterleaved1F1B(stages, 4, loss_fn=loss)
+    hidden = torch.randn(4, TOKENS, WIDTH)
+    with attach(parts) as replay, replay.record() as own:
+        schedule.step(hidden, target=torch.randn(4, TOKENS, WIDTH))
+    assert len(own) == 4 and own.ids(0).shape == (3, TOKENS, K)
+    for number in range(4):  # each alone, stage by stage
+        out = hidden[number : number + 1]
+        for part in parts:
+            seen = {}
+            for name, layer in part.layers.items():
+                if name != "0":
+                    layer.mlp.gate.register_forward_hook(
+                        lambda gate, args, output, name=name, seen=seen: seen.update(
+                            {int(name): output[1]}
+                        )
+                    )
+            with torch.no_grad():
+                out = part(out)
+            for layer, ids in seen.items():
+                assert torch.equal(own.rows(number)[layer].long(), ids)
+
+
 def test_its_own_recording_goes_on():
     RouterReplay.clear_registry()
     model, hidden = Model(enable_routing_replay=True), torch.randn(TOKENS, WIDTH)

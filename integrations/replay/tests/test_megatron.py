@@ -5,6 +5,7 @@ could not.
 import sys
 
 import pytest
+import routecap
 import routecap_replay.megatron
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
@@ -297,6 +298,129 @@ def test_rows_given_by_megatrons_own_calls_are_taken_once_each():
 
 def test_virtual_stages_and_recompute_under_the_interleaved_schedule(tmp_path):
     on_two_ranks(tmp_path / "store")
+
+
+# ---- A trainer's own choices
+
+
+def experts_in(rows):
+    """[T, experts] of rows that were recorded; no expert twice."""
+    found = experts_of(rows)
+    assert (found.sum(1) == K).all()
+    return found
+
+
+@pytest.mark.parametrize("recompute", [None, *RECOMPUTE])
+@pytest.mark.parametrize("own", [False, True], ids=["", "with RouterReplay"])
+def test_what_routers_choose_is_recorded_once_for_each_pass(recompute, own):
+    RouterReplay.clear_global_router_replay_instances()
+    settings = RECOMPUTE[recompute] if recompute else {}
+    model = model_of(config_of(moe_enable_routing_replay=own, **settings))
+    batches = [MicroBatch(seed) for seed in range(3)]
+    with attach(model) as replay:
+        with torch.no_grad():
+            MicroBatch(8).through(model)  # evaluation, outside
+        seen = Seen(model)
+        with replay.record() as found:
+            losses = [batch.through(model).sum() for batch in batches]
+            losses[1].backward()  # a schedule may do so in between
+        model.eval()
+        with torch.no_grad():
+            MicroBatch(9).through(model)
+        for number in (2, 0):
+            losses[number].backward()
+    assert found.layers == [1, 2, 3] and len(found) == 3
+    for layer, maps in seen.maps().items():
+        assert len(maps) == 4  # those three, and the evaluation
+        for number in range(3):
+            assert torch.equal(experts_in(found.rows(number)[layer]), maps[number])
+    if recompute:
+        assert {len(maps) for maps in seen.maps(again=True).values()} == {3}
+
+
+def test_a_pass_that_is_replayed_is_recorded_as_it_was_replayed():
+    model, batch = model_of(config_of()), MicroBatch(1)
+    rows = {layer: ids.to(torch.int16) for layer, ids in batch.rows.items()}
+    rows[2][3] = -1  # lost, and so the router's own
+    seen = Seen(model)
+    with attach(model) as replay, torch.no_grad(), replay.record() as found:
+        batch.through(model)
+        with replay(rows):
+            batch.through(model)
+    for layer, (live, forced) in seen.maps().items():
+        assert torch.equal(experts_in(found.rows(0)[layer]), live)
+        assert torch.equal(experts_in(found.rows(1)[layer]), forced)
+    assert torch.equal(found.rows(1)[1], rows[1])
+
+
+def test_an_engine_and_a_trainer_are_compared_sequence_by_sequence():
+    """Two sequences in the columns of a padded batch, and weights that a step has changed."""
+    engine, trainer, length = model_of(config_of()), model_of(config_of()), LENGTH - 5
+    with torch.no_grad():
+        for layer in (1, 2, 3):
+            trainer.decoder.layers[layer].mlp.router.weight += 0.05 * torch.randn(EXPERTS, 32)
+    tokens = torch.cat([MicroBatch(seed).tokens for seed in (1, 2)])
+    mask = torch.triu(torch.ones(1, 1, LENGTH, LENGTH), 1).bool()
+    plan = routecap.Plan(
+        [LENGTH, length], layers=[1, 2, 3], k=K, experts=EXPERTS, layout="padded_right",
+        width=LENGTH, sequence_first=True, needed=[LENGTH, length],
+    )  # fmt: skip
+    found, maps = [], []
+    for model in (engine, trainer):
+        seen = Seen(model)
+        with attach(model) as replay, torch.no_grad(), replay.record() as recorded:
+            model(tokens, torch.arange(LENGTH).expand(2, -1), mask, labels=tokens)
+        found.append(plan.scatter(recorded.ids(0)))
+        # Megatron's tokens are column by column.
+        maps.append(
+            {layer: each[0].view(LENGTH, 2, EXPERTS) for layer, each in seen.maps().items()}
+        )
+    for sample, rows in enumerate((LENGTH, length)):
+        drift = routecap.analysis.drift(found[0][sample], found[1][sample])
+        assert drift.positions.tolist() == list(range(rows)) and drift.both.all()
+        wanted = [
+            (maps[0][layer][:rows, sample] != maps[1][layer][:rows, sample]).any(-1)
+            for layer in (1, 2, 3)
+        ]
+        assert drift.differs.tolist() == torch.stack(wanted, 1).tolist()
+        assert 0 < drift.differs.sum() < drift.differs.size
+    same = routecap.analysis.drift(found[0][0], found[0][0])
+    assert same.both.all() and not same.differs.any()
+
+
+def test_what_cannot_be_recorded_is_refused():
+    model, batch = model_of(config_of()), MicroBatch(1)
+    with attach(model) as replay, torch.no_grad():
+        with pytest.raises(ReplayError, match="no forward pass was recorded"), replay.record():
+            pass
+        with replay.record() as own:
+            with pytest.raises(ReplayError, match="recorded already"), replay.record():
+                pass
+            batch.through(model)
+        with pytest.raises(ReplayError, match="there is no micro-batch 1: record whole steps"):
+            own.rows(1)
+        with pytest.raises(ReplayError, match="layer 0 does not route on this rank"):
+            own.ids(0, layers=[0, 1])
+        router = model.decoder.layers[3].mlp.router
+        chosen = experts_of(batch.rows[3])
+        router.routing = lambda logits, **options: (chosen / K, chosen)
+        with (
+            pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router was not seen"),
+            replay.record(),
+        ):
+            batch.through(model)
+        del router.routing
+        hook = router.register_forward_hook(lambda module, args, output: module.forward(*args))
+        with (
+            pytest.raises(ReplayError, match=r"decoder\.layers\.3\.mlp\.router ran twice"),
+            replay.record(),
+        ):
+            batch.through(model)
+        hook.remove()
+        batch.through(model)  # nothing is left of the errors
+        with replay.record() as own:
+            batch.through(model)
+        assert len(own) == 1
 
 
 # ---- What is refused

@@ -172,6 +172,41 @@ def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order() -> None
     assert report.lost == 3 and report.passes == 3
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {},
+        {"score_func": "sigmoid", "num_expert_groups": 4, "num_limited_groups": 2},
+        {"num_expert_groups": 4, "num_limited_groups": 1},
+    ],
+    ids=["softmax", "groups", "one group"],
+)
+def test_what_routers_choose_is_recorded_once_for_each_pass(
+    checkpointed: bool, scores: dict[str, Any]
+) -> None:
+    model, rows = Model(checkpointed, **scores), rows_of(1)
+    batches = torch.randn(3, BATCH, LENGTH, WIDTH, requires_grad=True)
+    with attach(model) as replay:
+        with torch.no_grad():
+            model(torch.randn(BATCH, LENGTH, WIDTH))  # evaluation
+        seen = seen_in(model)
+        with replay.record() as own:
+            losses = [model(hidden).sum() for hidden in batches[:2]]
+            with replay(rows):
+                losses.append(model(batches[2]).sum())
+            losses[1].backward()
+        for number in (2, 0):
+            losses[number].backward()
+    assert len(own) == 3
+    for layer, calls in seen.items():
+        forward = [ids for again, _, ids in calls if not again]
+        assert len(forward) == 3 and len(calls) == 3 + 3 * checkpointed
+        for number, ids in enumerate(forward):
+            assert torch.equal(own.rows(number)[layer].long(), ids)
+        assert torch.equal(own.rows(2)[layer], rows[layer].to(torch.int16))
+
+
 def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone: None) -> None:
     parts = [Model(True, "01"), Model(True, "23")]
     like = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
@@ -183,9 +218,12 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone: None
     batches, hidden = [rows_of(seed) for seed in range(4)], torch.randn(4 * BATCH, LENGTH, WIDTH)
     seen = seen_in(*parts)
     with attach(parts) as replay:
-        with replay.schedule(stages, batches):
+        with replay.record() as recorded, replay.schedule(stages, batches):
             schedule.step(hidden, target=torch.randn_like(hidden))
         report = replay.report()
+    for number, rows in enumerate(batches):
+        for layer, ids in recorded.rows(number).items():
+            assert torch.equal(ids, rows[layer].to(torch.int16))
     assert report.passes == 8 and report.replayed == 4 * 3 * TOKENS
     for layer, calls in seen.items():
         for backward in (False, True):
@@ -235,6 +273,9 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     router.__class__ = Descendant
     with attach(model) as replay, pytest.raises(ReplayError, match="report its class"):
         with replay(rows):
+            model(hidden)
+    with attach(model) as replay, pytest.raises(ReplayError, match="was not seen to choose"):
+        with replay.record():
             model(hidden)
     router.__class__ = TokenChoiceTopKRouter
     hybrid = called("HybridEPTokenDispatcher", non_blocking_capacity_factor=0.5)

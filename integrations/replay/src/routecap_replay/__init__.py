@@ -15,13 +15,15 @@ All of them promise the same:
 - What activation checkpointing runs again in backward chooses what its own forward pass chose, in
   whatever order passes go backward.
 - A row that is missing, or is no choice of k experts, is routed live, on the device, and counted.
+- `record()` of a rank's replay gives what its routers choose by themselves, each pass once.
 - Weights of the experts are the live scores at the replayed ids, so gradients are as without
   replay.
 """
 
+from ._recording import Recording
 from ._report import LayerReport, ReplayError, Report
 
-for _each in (LayerReport, ReplayError, Report):
+for _each in (LayerReport, Recording, ReplayError, Report):
     _each.__module__ = __name__  # where users find them
 
-__all__ = ["LayerReport", "ReplayError", "Report"]
+__all__ = ["LayerReport", "Recording", "ReplayError", "Report"]

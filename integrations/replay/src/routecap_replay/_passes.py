@@ -15,6 +15,7 @@ import torch
 
 from routecap.adapter import in_backward
 
+from ._recording import Recording
 from ._report import LayerReport, ReplayError, Report
 
 LIVE = -2
@@ -48,6 +49,8 @@ class Pass:
     """What became of its rows, as `Replay` sums it up."""
     again: set[Router] = field(default_factory=set)
     """Routers that ran again in the backward that goes on."""
+    chosen: dict[Router, torch.Tensor] | None = None
+    """[T, k] what each gave its experts; None if it is not recorded."""
 
 
 class Replay:
@@ -65,6 +68,7 @@ class Replay:
         self._given: tuple[dict[int, torch.Tensor], torch.Tensor | None] | None = None
         self._running: Pass | None = None
         self._backward: Pass | None = None
+        self._recording: Recording | None = None
         self._was_given_rows = False  # ever: only then it matters which pass runs again
         self._passes = 0
         self._counts: dict[Router, torch.Tensor] = {}
@@ -121,7 +125,8 @@ class Replay:
             return  # the whole model runs again
         rows, valid = self._given if self._given is not None else (None, None)
         self._given = None
-        self._running = Pass(frozenset(routers), rows, valid)
+        chosen: dict[Router, torch.Tensor] | None = None if self._recording is None else {}
+        self._running = Pass(frozenset(routers), rows, valid, chosen=chosen)
         if rows is None:
             return
         missing = [each for each in self._running.routers if each.layer not in rows]
@@ -144,6 +149,13 @@ class Replay:
                 f"{_names(left)} did not run, or chose its experts in another way: "
                 "attach to the model that runs, after whatever changes its routers"
             )
+        if ended.chosen is not None and self._recording is not None:
+            if unseen := ended.routers - ended.chosen.keys():
+                raise ReplayError(
+                    f"{_names(unseen)} was not seen to choose, and cannot be recorded: attach to"
+                    " the model that runs, after whatever changes its routers"
+                )
+            self._recording.add({each.layer: ids for each, ids in ended.chosen.items()})
 
         def reached(gradient: torch.Tensor) -> None:
             if self._backward is not ended:
@@ -197,6 +209,22 @@ class Replay:
         narrow = experts - 1 <= torch.iinfo(given.dtype).max
         now.rows[router.layer] = chosen.to(given.dtype if narrow else torch.int32)
         return chosen
+
+    def chose(self, router: Router, ids: torch.Tensor, experts: int) -> None:
+        """A router that runs now gives its experts these: [T, k]. Looked at if it is recorded.
+
+        Raises:
+            ReplayError: It ran before in this pass.
+        """
+        now = self._running
+        if now is None or now.chosen is None or in_backward():
+            return
+        if router in now.chosen:
+            raise ReplayError(
+                f"{router.name} ran twice in one forward pass: record passes in which it runs once"
+            )
+        narrow = torch.int16 if experts - 1 <= torch.iinfo(torch.int16).max else torch.int32
+        now.chosen[router] = ids.detach().to(narrow, copy=True)
 
     def _chosen_before(self, router: Router, live: torch.Tensor) -> torch.Tensor | None:
         of = self._backward

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ._passes import Replay
+from ._recording import Recording
 from ._report import ReplayError
 
 
@@ -76,6 +77,35 @@ class RankReplay(Replay):
                 )
         finally:
             self._given = self._running = None
+
+    @contextmanager
+    def record(self) -> Iterator[Recording]:
+        """Within it what the routers give their experts is recorded, of each forward pass once:
+        the trainer's own choices, or in a pass that is replayed what it was given.
+
+        with replay.record() as own:
+            loss = model(...)
+        loss.backward()                         # runs nothing that is recorded
+        own.rows(0)                             # {layer: [T, k]} of the first pass
+
+        Only passes inside are recorded: leave evaluation outside, or record it by itself.
+
+        Raises:
+            ReplayError: It records already; a router was not seen to choose; or, at the end, no
+                forward pass of the attached model has run.
+        """
+        if self._recording is not None:
+            raise ReplayError("what the routers choose is recorded already: use that recording")
+        self._recording = recording = Recording(router.layer for router in self.routers)
+        try:
+            yield recording
+            if not len(recording):
+                raise ReplayError(
+                    "no forward pass was recorded: call the model that is attached inside the with"
+                    " block"
+                )
+        finally:
+            self._recording = None
 
 
 class StagedReplay(RankReplay):

@@ -23,6 +23,8 @@ class Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         self.ids: torch.Tensor | None = None
         """Of the module's forward that is running, as torch.topk would return them, once it has
         chosen and if they are those of the replay."""
+        self.live: torch.Tensor | None = None
+        """Of that forward, what torch.topk returned last and was let be."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
@@ -35,16 +37,17 @@ class Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         if scores.shape[-1] != self.experts or live.shape[-1] != self.k:
             return result  # of groups, say
         if self.ids is None:  # a block with one group first chooses in it to weigh the group
-            local = _local(live)
-            chosen = self.replay.choose(self.router, local.reshape(-1, self.k), self.experts)
+            mine = local(live)
+            chosen = self.replay.choose(self.router, mine.reshape(-1, self.k), self.experts)
             if chosen is None:
+                self.live = live
                 return result
-            self.ids = _like(live, chosen.view_as(local))
+            self.ids = _like(live, chosen.view_as(mine))
         ids = self.ids.view_as(live) if self.ids.shape != live.shape else self.ids
         return torch.return_types.topk((scores.gather(-1, ids), ids))
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local(tensor: torch.Tensor) -> torch.Tensor:
     """A rank's part of a DTensor; any other tensor is its own."""
     part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
@@ -72,7 +75,7 @@ def replace_forward(block: nn.Module, choice: Choice) -> Callable[[], None]:
     forward, own = block.forward, "forward" in vars(block)
 
     def replayed(*args: object, **kwargs: object) -> Any:
-        choice.ids = None
+        choice.ids = choice.live = None
         with choice:
             return forward(*args, **kwargs)
 

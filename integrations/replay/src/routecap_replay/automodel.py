@@ -123,6 +123,7 @@ class _Gate:
             chosen = self._replay.choose(self._router, indices, self._experts)
         if chosen is None:
             chosen = indices if self._own is None else self._own.apply(indices)
+        self._replay.chose(self._router, chosen, self._experts)
         return chosen
 
     def __getattr__(self, name: str) -> Any:  # what recording asks of it

@@ -132,13 +132,18 @@ class MegatronReplay(RankReplay):
         default_compute_topk: Any = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What RouterReplay.get_replay_topk does: scores [T, experts] to scores and ids [T, k]."""
-        if not self.has_rows:
-            return otherwise(scores, topk, num_groups, group_topk, default_compute_topk)
-        values, live = default_compute_topk(
-            scores, topk, num_groups=num_groups, group_topk=group_topk
-        )
-        ids = self.choose(router, live, scores.shape[1])
-        return (values, live) if ids is None else (scores.gather(1, ids), ids)
+        experts = scores.shape[1]
+        if self.has_rows:
+            values, ids = default_compute_topk(
+                scores, topk, num_groups=num_groups, group_topk=group_topk
+            )
+            given = self.choose(router, ids, experts)
+            if given is not None:
+                values, ids = scores.gather(1, given), given
+        else:
+            values, ids = otherwise(scores, topk, num_groups, group_topk, default_compute_topk)
+        self.chose(router, ids, experts)
+        return values, ids
 
     def _target(
         self, router: Router, topk_indices: torch.Tensor, replay_mask: torch.Tensor | None = None

@@ -31,7 +31,7 @@ from ._names import expect, layers_of
 from ._passes import Router
 from ._rank import StagedReplay
 from ._report import ReplayError
-from ._topk import Choice, replace_forward
+from ._topk import Choice, local, replace_forward
 
 __all__ = ["TorchtitanReplay", "attach"]
 
@@ -105,12 +105,17 @@ _COMPILED = "a compiled router would choose the experts of one pass in all of th
 
 def _is_taken(choice: Choice, module: nn.Module, args: object, output: Any) -> None:
     """Nothing behind torch.topk has put other experts into their place."""
-    ids, choice.ids = choice.ids, None
+    ids, live = choice.ids, choice.live
+    choice.ids = choice.live = None
     if ids is not None and not any(each is ids for each in output):
         raise ReplayError(
             f"{choice.router.name} does not put out what it chose: replay has no way into it. Leave"
             " it out, or report its class"
         )
+    chosen = live if ids is None else ids
+    put_out = next((each for each in output if chosen is not None and each is chosen), None)
+    if put_out is not None:
+        choice.replay.chose(choice.router, local(put_out).reshape(-1, choice.k), choice.experts)
 
 
 def _routers_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:
