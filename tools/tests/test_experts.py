@@ -45,7 +45,19 @@ def test_pictures_are_drawn(tmp_path: Any) -> None:
     plot.usage(first, experts.usage(routings))
     plot.pairs(second, experts.coactivation(routings)[0])
     plot.caches(third, experts.needed(routings, 0), EXPERTS)
-    plot.drift(fourth, analysis.drift(routings[0], routings[1]))
+    found = analysis.drift(routings[:2], routings[1:])
+    plot.drift(fourth, found)
+    drawn = fourth.images[0].get_array()
+    assert drawn.shape[:2] == (LAYERS, 21)
+    colours: dict[float, set[tuple[int, ...]]] = {}
+    for layer, position in np.ndindex(LAYERS, 21):
+        here = found.positions == position
+        compared = found.both[here, layer].sum()
+        share = found.differs[here, layer].sum() / compared if compared else -1
+        colours.setdefault(share, set()).add(tuple(drawn[layer, position]))
+    assert {-1, 0.5, 1} <= set(colours)
+    assert all(len(each) == 1 for each in colours.values())  # one colour for a share, and another
+    assert len(set.union(*colours.values())) == len(colours)
     assert [bar.get_width() for bar in first.patches[:LAYERS]] == experts.usage(routings).at_most(
         0
     ).sum(axis=1).tolist()

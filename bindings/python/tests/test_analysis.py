@@ -152,7 +152,12 @@ def test_drift_says_where_two_routings_differ() -> None:
     assert found.by_tag() == {0: pytest.approx(differ / cells)}
     by_layer = [found.differs[:, i].sum() / found.both[:, i].sum() for i in range(3)]
     assert found.by_layer().tolist() == pytest.approx(by_layer)
-    assert found.by_position()[found.both.any(axis=1)].max() <= 1
+    by_position = found.by_position()
+    assert list(by_position) == found.positions.tolist()
+    for position, share in by_position.items():
+        row = position - 10
+        wanted = found.differs[row].sum() / found.both[row].sum() if found.both[row].any() else None
+        assert share == wanted if wanted is not None else np.isnan(share)
 
 
 def test_drift_is_told_apart_by_tag() -> None:
@@ -160,6 +165,24 @@ def test_drift_is_told_apart_by_tag() -> None:
     old = routecap.Routing.from_arrays(ids, experts=4, tags=np.array([1, 1, 2], np.uint64))
     new = routecap.Routing.from_arrays(np.array([[[1, 0]], [[0, 2]], [[3, 2]]]), experts=4)
     assert analysis.drift(old, new).by_tag() == {1: 0.5, 2: 0.0}
+
+
+def test_drift_of_several_sequences_is_that_of_all_their_cells() -> None:
+    firsts = [random_routing(seed, 20 + seed, first=seed)[0] for seed in range(3)]
+    seconds = [random_routing(9 + seed, 20)[0] for seed in range(3)]
+    found = analysis.drift(firsts, seconds)
+    each = [analysis.drift(one, other) for one, other in zip(firsts, seconds)]
+    cells = sum(one.both.sum(axis=0) for one in each)
+    assert found.by_layer().tolist() == pytest.approx(
+        (sum(one.differs.sum(axis=0) for one in each) / cells).tolist()
+    )
+    for position, share in found.by_position().items():
+        here = [one.positions == position for one in each]
+        both = sum(int(one.both[at].sum()) for one, at in zip(each, here))
+        differ = sum(int(one.differs[at].sum()) for one, at in zip(each, here))
+        assert share == pytest.approx(differ / both)
+    with pytest.raises(ValueError, match="3 routings and 2: give two of each sequence"):
+        analysis.drift(firsts, seconds[:2])
 
 
 def test_routings_without_a_common_position_have_no_drift() -> None:

@@ -199,23 +199,27 @@ def pairs(axes: "Axes", together: ArrayLike) -> None:
 
 
 def drift(axes: "Axes", found: Drift) -> None:
-    """Which cells of two routings differ, over positions and layers. Cells that could not be
-    compared are shaded; where many positions share a column, one that differs is seen.
+    """Which cells of two routings differ, over positions and layers: the stronger the colour, the
+    larger the share of those that share a place, of several sequences or of positions next to one
+    another. One that differs is always seen. What could not be compared is shaded.
     """
-    rows = len(found.positions)
-    starts = _bins(rows)
-    image = np.full((len(found.layer_map), max(len(starts), 1), 3), _rgb(_HOLE), np.uint8)
-    if rows:
-        compared = np.logical_or.reduceat(found.both, starts, axis=0).T
-        differs = np.logical_or.reduceat(found.differs, starts, axis=0).T
-        image[compared] = _rgb("#efece4")
-        image[differs] = _rgb(_ACCENT)
-    first = int(found.positions[0]) if rows else 0
+    first, last = (
+        (int(found.positions.min()), int(found.positions.max())) if len(found.positions) else (0, 0)
+    )
+    starts = _bins(last - first + 1)
+    column = np.searchsorted(starts, found.positions - first, "right") - 1
+    compared, differs = np.zeros((2, len(starts), len(found.layer_map)))
+    np.add.at(compared, column, found.both)
+    np.add.at(differs, column, found.differs)
+    share = (differs / np.maximum(compared, 1))[..., None]
+    image = np.full((*compared.shape, 3), _rgb(_HOLE), float)
+    image[compared > 0] = _rgb("#efece4")
+    image += np.where(share > 0, 0.3 + 0.7 * share, 0) * (np.array(_rgb(_ACCENT)) - image)
     axes.imshow(
-        image,
+        image.transpose(1, 0, 2).round().astype(np.uint8),
         aspect="auto",
         interpolation="nearest",
-        extent=(first - 0.5, first + max(rows, 1) - 0.5, len(found.layer_map) - 0.5, -0.5),
+        extent=(first - 0.5, last + 0.5, len(found.layer_map) - 0.5, -0.5),
     )
     axes.set_xlabel("position")
     _whole(axes.xaxis)

@@ -224,10 +224,10 @@ def difference(first: Routing, second: Routing) -> Difference:
 
 
 class Drift(NamedTuple):
-    """Where two routings of one sequence chose other experts: an engine's and a trainer's, say."""
+    """Where two routings of each sequence chose other experts: an engine's and a trainer's, say."""
 
     positions: NDArray[np.int64]
-    """[rows] the positions that both have."""
+    """[rows] the positions that both have, one sequence after another."""
     layer_map: NDArray[np.int32]
     """[layers] index of each layer in the decoder: the layers that both have."""
     tags: NDArray[np.uint64]
@@ -241,18 +241,20 @@ class Drift(NamedTuple):
         """[layers] the share of compared cells that differ; NaN where none could be compared."""
         return _share(self.differs.sum(axis=0), self.both.sum(axis=0))
 
-    def by_position(self) -> NDArray[np.float64]:
-        """[rows] the share of compared cells that differ, over the layers of each position."""
-        return _share(self.differs.sum(axis=1), self.both.sum(axis=1))
+    def by_position(self) -> dict[int, float]:
+        """The share of compared cells that differ, for each position, over layers and sequences."""
+        return self._by(self.positions)
 
     def by_tag(self) -> dict[int, float]:
         """The share of compared cells that differ, for each tag."""
-        return {
-            int(tag): float(
-                _share(self.differs[self.tags == tag].sum(), self.both[self.tags == tag].sum())
-            )
-            for tag in np.unique(self.tags)
-        }
+        return self._by(self.tags)
+
+    def _by(self, key: NDArray[Any]) -> dict[int, float]:
+        found, at = np.unique(key, return_inverse=True)
+        differ, compared = (
+            np.bincount(at, cells.sum(axis=1), len(found)) for cells in (self.differs, self.both)
+        )
+        return dict(zip(found.tolist(), _share(differ, compared).tolist()))
 
 
 def _share(part: ArrayLike, whole: NDArray[Any]) -> NDArray[np.float64]:
@@ -261,13 +263,31 @@ def _share(part: ArrayLike, whole: NDArray[Any]) -> NDArray[np.float64]:
     return share
 
 
-def drift(first: Routing, second: Routing) -> Drift:
-    """Compare two routings of one sequence cell by cell: which experts differ, and where.
+def drift(first: Routing | Iterable[Routing], second: Routing | Iterable[Routing]) -> Drift:
+    """Compare two routings of one sequence cell by cell: which experts differ, and where. Or of
+    several sequences: a list of each, in the same order.
 
     Give the engine's rows first, and what the trainer chose without replay second. Ask it before
     you switch replay on: where hardly a cell differs, replay has nothing to do. `difference` has
     the sums for each layer.
     """
+    firsts, seconds = several(first), several(second)
+    if len(firsts) != len(seconds):
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"there are {len(firsts)} routings and {len(seconds)}: give two of each sequence",
+        )
+    found = [_drift(one, other) for one, other in zip(firsts, seconds)]
+    return Drift(
+        np.concatenate([each.positions for each in found]),
+        found[0].layer_map,
+        np.concatenate([each.tags for each in found]),
+        np.concatenate([each.both for each in found]),
+        np.concatenate([each.differs for each in found]),
+    )
+
+
+def _drift(first: Routing, second: Routing) -> Drift:
     layer_map, ours, theirs, start, rows = _common(first, second)
     both = np.zeros((rows, len(layer_map)), np.bool_)
     differs = np.zeros_like(both)
