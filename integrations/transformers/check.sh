@@ -27,5 +27,9 @@ check "every row of a generation and of a packed batch is what the routers chose
     "$transformers_python" integrations/transformers/examples/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
 check "the files are there" test -s "$build/transformers_run/sequence-2.routecap"
 check "experts are pruned by what they add, which hooks alone say too" "$transformers_python" integrations/transformers/examples/prune.py
+examples=integrations/transformers/examples
+check "tokens of each expert are those of hooks" prints " 0 counts differ from those of hooks" "$transformers_python" $examples/calibration.py
+check "a step needs the experts that hooks saw" prints "as hooks on the routers saw" "$transformers_python" $examples/caches.py
+check "an engine that is a step behind drifts more" "$transformers_python" $examples/drift.py
 tests "tests" "$transformers_python" -m pytest integrations/transformers/tests
 closing

@@ -23,6 +23,7 @@ class HookCounts:
             hook = layer.mlp.experts.register_forward_pre_hook(self._see, with_kwargs=True)
             self._undo.append(hook)
 
+    @torch.no_grad()
     def _see(self, module: Any, args: Any, kwargs: Any) -> None:
         states, ids, weights = (*args, *kwargs.values())
         norms = torch.empty(ids.shape, dtype=torch.float64)
@@ -31,7 +32,7 @@ class HookCounts:
             gate, up = F.linear(states[token], module.gate_up_proj[expert]).chunk(2)
             out = F.linear(module.act_fn(gate) * up, module.down_proj[expert])
             norms[token, column] = out.double().norm()
-        self.passes[-1].append((ids.clone(), weights.double(), norms))
+        self.passes[-1].append((ids.clone(), weights.detach().double(), norms))
 
     def __enter__(self) -> Self:
         return self

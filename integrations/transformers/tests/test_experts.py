@@ -2,6 +2,7 @@
 through a model: hook_counts.py counts, and imports nothing of routecap.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from families import CACHE
+from families import CACHE, checkpoint
 from hook_counts import Counted, HookCounts
-from routecap import Routing, experts
+from routecap import Routing, analysis, experts
 from routecap_transformers import Capture, attach
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -165,3 +166,42 @@ def test_experts_that_a_step_needs_are_those_that_hooks_saw_in_a_pass(ran: Ran) 
     for layer in range(ran.config.num_hidden_layers):
         found = experts.needed(ran.routings, layer, steps)
         assert [set(each.tolist()) for each in found] == [step[layer] for step in ran.counted.steps]
+
+
+def test_an_engine_and_a_trainer_differ_where_hooks_say(model: Any) -> None:
+    """The engine generates with weights that are not the trainer's any more. Activation
+    checkpointing runs the trainer's routers again, and an evaluation is left out.
+    """
+    engine, trainer = model, copy.deepcopy(model).train()
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for layer in trainer.model.layers:
+            weight = layer.mlp.gate.weight
+            weight += 0.05 * weight.std() * torch.randn(weight.shape, generator=random)
+    checkpoint(trainer, use_reentrant=False)
+    tokens, mask = padded("left")
+    with attach(engine) as rollouts, HookCounts(engine) as by_engine:
+        out = engine.generate(
+            input_ids=tokens, attention_mask=mask, max_new_tokens=9, do_sample=False,
+            eos_token_id=None,
+        )  # fmt: skip
+        mine = rollouts.take()
+    whole = torch.cat([mask, mask.new_ones(len(out), out.shape[1] - mask.shape[1])], 1)
+    with attach(trainer) as own, HookCounts(trainer) as by_trainer:
+        loss = trainer(out, attention_mask=whole, use_cache=False).logits.sum()
+        with own.paused(), torch.no_grad():
+            trainer(tokens, attention_mask=mask, use_cache=False)
+        loss.backward()
+        theirs = own.take()
+    assert len(by_trainer.passes[0]) == model.config.num_hidden_layers
+    assert len(by_trainer.passes[-1]) > model.config.num_hidden_layers  # some ran again
+    one = by_engine.arrays(range(len(by_engine.passes)), len(out))[0]
+    other = by_trainer.arrays([0], len(out))[0][:, : one.shape[1]]
+    differs: list[list[bool]] = []
+    for line, column in np.argwhere(whole[:, : one.shape[1]].numpy()):
+        pairs = zip(one[line, column].tolist(), other[line, column].tolist())
+        differs.append([set(mine) != set(theirs) for mine, theirs in pairs])
+    found = analysis.drift(mine, theirs)
+    assert found.both.all() and found.differs.tolist() == differs
+    assert 0 < found.differs.sum() < found.differs.size
+    assert found.by_tag() == {0: pytest.approx(np.mean(differs))}

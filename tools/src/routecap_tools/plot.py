@@ -195,6 +195,7 @@ def pairs(axes: "Axes", together: ArrayLike) -> None:
     axes.set_ylabel("expert")
     _whole(axes.xaxis)
     _whole(axes.yaxis)
+    _plain(axes)
     _plain(bar.ax)
 
 
