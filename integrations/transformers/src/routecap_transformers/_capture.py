@@ -170,6 +170,8 @@ class Capture(Followed):
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
         self._unseen = 0  # of which nothing was seen but that they ran
         self._begun = False  # the decoder's hooks, by its forward or by what compilers made of it
+        self._looked = False  # whether all layers chose in the first forward pass
+        self._said: set[str] = set()  # what was warned of when a forward pass ran
         self._key = next(_keys)
         self._token = torch.zeros(1, dtype=torch.int32, device=self._device)
         torch._dynamo.mark_static_address(
@@ -191,6 +193,11 @@ class Capture(Followed):
         decoder = modules[stack_of(self.taps[0].name)]
         add = self._undo.append
         expect_further(decoder)
+        if model._compiled_call_impl is not None:
+            self._say(
+                f"{type(model).__name__}.compile() was called: hooks run inside what it compiles, and"
+                " nobody will say whose the rows are. Attach to what torch.compile(model) returns"
+            )
 
         def around(
             module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
@@ -336,6 +343,7 @@ class Capture(Followed):
                 self._drop()
             elif self._plan is not None and not self._begun:
                 self._unseen += 1
+                self._say("a forward pass ran, and nothing of it was captured: " + _COMPILED_BEFORE)
                 self._drop()
             elif not self._capturing():
                 self._file(output=output)
@@ -343,6 +351,20 @@ class Capture(Followed):
             if self._owner is not None and self._owner[1] is module:
                 self._owner = None
                 self._lock.release()
+        if output is not None and self._begun and not self._looked:
+            self._looked = True  # later ones may be graphs, which call nothing
+            every = set(range(len(self.taps)))
+            if silent := [self.taps[each].layer for each in sorted(every - self._recorded)]:
+                self._say(
+                    f"layers {silent} were not seen to choose in the first forward pass: "
+                    + _COMPILED_BEFORE
+                )
+
+    def _say(self, text: str) -> None:
+        """Warn, once, as soon as it is known and not when all is taken."""
+        if text not in self._said:
+            self._said.add(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _recorder(self, index: int, tap: Tap) -> Callable[..., None]:
         ids = tap.ids
@@ -368,6 +390,8 @@ class Capture(Followed):
             )
         self._seen = self._begun = True
         if self._plan is None and not self._apart() and not self._capturing():
+            if self._unfollowed:  # and issue() was not called behind the last one
+                self._say("compiled forward passes run, and " + _UNFOLLOWED)
             self._unfollowed += 1
         self._held.begin(self._kind())
         self.capturer.begin(rows)
@@ -455,9 +479,7 @@ class Capture(Followed):
         if self._unfollowed:
             unfollowed, self._unfollowed = self._unfollowed, 0
             warnings.warn(
-                f"{unfollowed} compiled forward passes ran, and nobody said whose their rows are,"
-                " which are missing: attach to the module that torch.compile returned, or call"
-                " capture.issue() after each",
+                f"{unfollowed} compiled forward passes ran, and {_UNFOLLOWED}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -467,9 +489,7 @@ class Capture(Followed):
             )
             self._unseen, self._seen = 0, True
             warnings.warn(
-                f"{passes}, and nothing was captured: the model has not run, or runs what was compiled"
-                " before the capture was attached. Attach before it is compiled, to the module that"
-                " torch.compile returned, or call torch.compiler.reset()",
+                f"{passes}, and nothing was captured: the model has not run, or {_COMPILED_BEFORE}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -646,6 +666,14 @@ class Capture(Followed):
 
 
 _CALL = nn.Module._call_impl.__code__
+_COMPILED_BEFORE = (
+    "it runs what was compiled before the capture was attached. Attach before it is compiled, to the"
+    " module that torch.compile returned, or call torch.compiler.reset()"
+)
+_UNFOLLOWED = (
+    "nobody said whose their rows are, which are missing: attach to the module that torch.compile"
+    " returned, or call capture.issue() after each"
+)
 _VERSIONED = ("eager", "batched_mm", "grouped_mm")
 """Ways to compute experts by PyTorch's own operations, which count what they write to a tensor."""
 _tapped: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Capture]] = weakref.WeakKeyDictionary()
