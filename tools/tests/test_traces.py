@@ -139,6 +139,11 @@ def test_steps_that_nobody_knows_are_not_made_up() -> None:
         traces.trace({"one": routing}, {"two": [0, 1]})
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
         traces.trace({"one": routing}, {"one": [0, 1, 2]})
+    with pytest.raises(ValueError, match="a step of one is -2"):
+        traces.trace({"one": routing}, {"one": [0, -2]})
+    far = routecap.Routing.from_arrays(np.array([[[0, 1]]]), experts=6, tags=2**63)
+    with pytest.raises(ValueError, match="a tag of one is 9223372036854775808"):
+        traces.trace({"one": far}, "tags")
     with pytest.raises(ValueError, match='steps is "version"|steps is .version.'):
         traces.trace({"one": routing}, "version")
     for wrong in ("1 2", [0], [0, -2], [0, True], [0, 1.5]):

@@ -127,7 +127,12 @@ def _steps(
             raise error(
                 Status.ERR_ARGUMENT, f'steps is {given!r}: give "tags", or steps for each request'
             )
-        return sample.routing.tags.astype(np.int64)
+        tags = sample.routing.tags
+        if (tags > np.iinfo(np.int64).max).any():
+            raise error(
+                Status.ERR_ARGUMENT, f"a tag of {name} is {tags.max()}: that is no number of a step"
+            )
+        return tags.astype(np.int64)
     if name not in given:
         raise error(Status.ERR_ARGUMENT, f"steps has none of {name}: give those of all requests")
     steps = np.asarray(given[name])
@@ -136,6 +141,11 @@ def _steps(
             Status.ERR_SHAPE_MISMATCH,
             f"steps of {name} are {steps.dtype} of shape {steps.shape}: give an integer for each of"
             f" its {sample.routing.rows} rows",
+        )
+    if (steps < _UNKNOWN).any():
+        raise error(
+            Status.ERR_ARGUMENT,
+            f"a step of {name} is {steps.min()}: give numbers from 0 on, -1 where none computed it",
         )
     return steps.astype(np.int64)
 
