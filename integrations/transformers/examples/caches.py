@@ -3,9 +3,9 @@
 
 usage: caches.py [MODEL] [--tokens N] [--save FOLDER] [--out FILE.csv]
 
-Each forward pass is a step of the engine: it needs the experts that any of its tokens chose. A hook
-numbers the steps, and routecap keeps the number with every row, as its tag. What each step needs is
-compared with what plain hooks on the routers saw. With --save each request is a file:
+Each forward pass is a step of the engine: it needs the experts that any of its tokens chose. With
+attach(steps=True) routecap keeps its number with every row. What each step needs is compared with
+what plain hooks on the routers saw. With --save each request is a file:
 `routecap trace FOLDER --png rates.png` draws the hit rates over the size of the cache. --out writes
 all rows as one table.
 """
@@ -63,9 +63,7 @@ def main():
     tokens, mask = left_padded(PROMPTS)
     hooks = Hooks(model, mask)
 
-    with attach(model) as capture:
-        # Before each forward pass: the tag of its rows, from 1 on.
-        model.register_forward_pre_hook(lambda *given: setattr(capture, "tag", capture.tag + 1))
+    with attach(model, steps=True) as capture:
         model.generate(
             input_ids=tokens, attention_mask=mask, max_new_tokens=arguments.tokens, do_sample=False,
             pad_token_id=0,
@@ -74,9 +72,9 @@ def main():
 
     samples = {
         f"request-{number}": routecap.Sample(
-            routing, {"prompt_tokens": len(prompt), "steps": routing.tags.tolist()}
+            routing, {"prompt_tokens": len(prompt), "steps": steps.tolist()}
         )
-        for number, (routing, prompt) in enumerate(zip(routings, PROMPTS))
+        for number, (routing, steps, prompt) in enumerate(zip(routings, capture.steps, PROMPTS))
     }
     table = traces.trace(samples)
     print(f"{table.rows.rows} rows of {len(samples)} requests in {len(hooks.steps)} steps")

@@ -13,7 +13,7 @@ import torch
 from families import CACHE, checkpoint
 from hook_counts import Counted, HookCounts
 from routecap import Routing, analysis, experts
-from routecap_transformers import Capture, attach
+from routecap_transformers import attach
 from transformers import AutoModelForCausalLM, DynamicCache
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,6 +96,7 @@ class Ran(NamedTuple):
     run: Run
     hooks: HookCounts
     routings: list[Routing]
+    steps: list[Any]
     counted: Counted
     config: Any
 
@@ -103,27 +104,15 @@ class Ran(NamedTuple):
 @pytest.fixture(params=[right_padded, left_padded, packed, generated, chunked])
 def ran(request: Any, model: Any) -> Iterator[Ran]:
     way: Way = request.param
-    with torch.no_grad(), attach(model) as capture:
+    with torch.no_grad(), attach(model, steps=True) as capture:
         with capture.paused():
             way(model)  # a warm-up, and what else is not to be counted
-        with HookCounts(model) as hooks, numbered(model, capture):
+        capture.tag = 7
+        with HookCounts(model) as hooks:
             run = way(model)
         routings = capture.take()
-    yield Ran(run, hooks, routings, Counted(hooks, run.masks), model.config)
-
-
-class numbered:
-    """Each forward pass is a step: its number is the tag of its rows."""
-
-    def __init__(self, model: Any, capture: Capture) -> None:
-        self.hook = model.register_forward_pre_hook(
-            lambda *given: setattr(capture, "tag", capture.tag + 1)
-        )
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *unused: object) -> None:
-        self.hook.remove()
+        assert capture.steps is not None
+    yield Ran(run, hooks, routings, capture.steps, Counted(hooks, run.masks), model.config)
 
 
 def test_tokens_of_each_expert_are_those_of_hooks(ran: Ran) -> None:
@@ -162,10 +151,55 @@ def test_routings_in_the_order_of_the_batch_are_what_hooks_saw(ran: Ran) -> None
 
 
 def test_experts_that_a_step_needs_are_those_that_hooks_saw_in_a_pass(ran: Ran) -> None:
-    steps = [routing.tags for routing in ran.routings]
+    for routing in ran.routings:
+        assert set(routing.tags.tolist()) == {7}  # the version of the weights, as it was
     for layer in range(ran.config.num_hidden_layers):
-        found = experts.needed(ran.routings, layer, steps)
+        found = experts.needed(ran.routings, layer, ran.steps)
         assert [set(each.tolist()) for each in found] == [step[layer] for step in ran.counted.steps]
+
+
+def test_each_row_has_the_pass_that_computed_it(model: Any) -> None:
+    """Rows that are computed again have the later pass, and the weights' version stays a tag of its
+    own."""
+    tokens, mask = padded("left")
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad(), attach(model, steps=True) as capture:
+        for version, part in ((3, slice(0, 8)), (4, slice(8, WIDTH)), (5, slice(10, WIDTH))):
+            capture.tag = version
+            if version == 5:
+                cache.crop(10 - WIDTH)
+            model(
+                input_ids=tokens[:, part],
+                attention_mask=mask[:, : part.stop],
+                position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, part],
+                use_cache=True,
+                **{CACHE: cache},
+            )
+        routings = capture.take()
+        steps = capture.steps
+        model(input_ids=tokens, attention_mask=mask, use_cache=False)
+        [later, *_] = capture.take()
+        assert set(capture.steps[0].tolist()) == {3} and set(later.tags.tolist()) == {5}
+    for routing, found, keep in zip(routings, steps, mask.bool().numpy(), strict=True):
+        by_column = np.array([0] * 8 + [1] * 2 + [2] * (WIDTH - 10))
+        assert routing.complete and found.tolist() == by_column[keep].tolist()
+        assert routing.tags.tolist() == (by_column[keep] + 3).tolist()
+
+
+def test_rows_that_are_missing_have_no_pass(model: Any) -> None:
+    tokens, _ = padded("left")
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(tokens[:, :8], use_cache=True, **{CACHE: cache})  # before it is attached
+        with attach(model, steps=True) as capture:
+            model(tokens[:, 8:], use_cache=True, **{CACHE: cache})
+            routings = capture.take()
+    for routing, found in zip(routings, capture.steps, strict=True):
+        assert found.tolist() == [-1] * 8 + [0] * (WIDTH - 8)
+        assert routing.mask().all(axis=1).tolist() == [step == 0 for step in found.tolist()]
+        assert (routing.reasons()[:8] != 0).all()
+    with pytest.raises(ValueError, match="steps and a store"):
+        attach(model, steps=True, store=1 << 20)
 
 
 def test_an_engine_and_a_trainer_differ_where_hooks_say(model: Any) -> None:

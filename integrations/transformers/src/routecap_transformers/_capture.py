@@ -25,6 +25,7 @@ from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._places import expect_further, expect_known
 from ._sequences import Content, length_of, take_out
+from ._steps import Numbers, Steps
 from ._taps import Tap, expect_model, find, in_order, stack_of
 from ._inputs import inputs_of
 
@@ -39,6 +40,7 @@ def attach(
     taps: Sequence[Tap] | None = None,
     store: routecap.Store | int | None = None,
     metrics_port: int = 0,
+    steps: bool = False,
     unchecked: bool | None = None,
     **settings: Unpack[routecap.Settings],
 ) -> Capture:
@@ -58,6 +60,8 @@ def attach(
             127.0.0.1, at this port and the rank of torch.distributed. If it cannot be, the logger
             "routecap_transformers" says why. `routecap_tools.metrics.serve(capture.capturer)` has more
             to choose. Default: no.
+        steps: Keep which forward pass computed each row: see `Capture.steps`. Rows have that in the
+            place of their tag until they are taken; so not with a store. Default: no.
         unchecked: Capture in a release of transformers that routecap was not checked with, if that
             has all places that are hooked and read. Default: what the environment says in
             ROUTECAP_TRANSFORMERS_UNCHECKED; no.
@@ -84,7 +88,11 @@ def attach(
     found = find(model) if taps is None else in_order(list(taps))
     if metrics_port:
         settings.setdefault("load", True)
-    return Capture(model, found, settings, store, metrics_port, note)
+    if steps and store is not None:
+        raise ValueError(
+            "attach() got steps and a store, which goes by tags: leave one of them out"
+        )
+    return Capture(model, found, settings, store, metrics_port, note, steps)
 
 
 def detach(model: nn.Module) -> None:
@@ -113,6 +121,8 @@ class Capture(Followed):
         tag: Kept with every row from now on: a version of the weights, for instance. With a store
             it is the generation of its rows: a larger one ends those that were captured before.
         store: Where rows of caches are kept; None.
+        steps: Of each routing that was taken last, [rows] the number of the forward pass that
+            computed the row, from 0 on, -1 where none did; None if they are not kept.
         unchecked: "not checked with transformers 5.25.0"; "" if routecap was.
     """
 
@@ -124,6 +134,7 @@ class Capture(Followed):
         store: routecap.Store | int | None = None,
         metrics_port: int = 0,
         unchecked: str = "",
+        steps: bool = False,
     ) -> None:
         self.taps, self.unchecked = taps, unchecked
         for tap in taps:
@@ -157,6 +168,8 @@ class Capture(Followed):
         }
         own.update(settings)
         super().__init__(routecap.Capturer(**own), self._device, store)
+        self.steps: list[Numbers] | None = [] if steps else None
+        self._marks = Steps() if steps else None
         self._metrics: Server | None = None
         self._held = HeldIds(self.capturer)
         self._lock = threading.Lock()  # held from the beginning of a forward pass to its end
@@ -355,10 +368,8 @@ class Capture(Followed):
             self._looked = True  # later ones may be graphs, which call nothing
             every = set(range(len(self.taps)))
             if silent := [self.taps[each].layer for each in sorted(every - self._recorded)]:
-                self._say(
-                    f"layers {silent} were not seen to choose in the first forward pass: "
-                    + _COMPILED_BEFORE
-                )
+                passed = "were not seen to choose in the first forward pass"
+                self._say(f"layers {silent} {passed}: {_COMPILED_BEFORE}")
 
     def _say(self, text: str) -> None:
         """Warn, once, as soon as it is known and not when all is taken."""
@@ -512,6 +523,8 @@ class Capture(Followed):
         routings = [self.capturer.request(handle).finish(rows) for handle, rows in items]
         for routing in routings:
             routing.wait()
+        if self._marks is not None:
+            routings, self.steps = self._marks.taken(routings)
         self._warn(bool(routings))
         return routings
 

@@ -21,6 +21,7 @@ from ._ledger import Held
 from ._names import Unread
 from ._prefixes import Prefixes
 from ._sequences import Batch, Content, Owner, Plan, plan_of_runs
+from ._steps import Steps
 from ._versions import KNOWN
 from ._inputs import Inputs, cached_columns, inputs_of, runs_of
 
@@ -37,6 +38,7 @@ class Followed(Owner):
         self._prefixes = None if store is None else Prefixes(capturer, store)
         self.store = None if self._prefixes is None else self._prefixes.store
         self._tag = 0 if self.store is None else self.store.stats().generation
+        self._marks: Steps | None = None
         self._plan: Plan | None = None
         self._placed: tuple[torch.Tensor, bool] | None = None
         self._steps: list[routecap.Step] = []
@@ -329,8 +331,9 @@ class Followed(Owner):
         ):  # so that none is lost, however far ahead the host is
             self._steps.pop(0).wait()
         positions = None if plan.positions is None else plan.positions.to(self._device)
+        tag = self._tag if self._marks is None else self._marks.mark(self._tag)
         self._steps.append(
-            self.capturer.issue(plan.spans, positions=positions, tag=self._tag, stream=stream)
+            self.capturer.issue(plan.spans, positions=positions, tag=tag, stream=stream)
         )
         self._ended(plan, output)
         if plan.batch is not None:
