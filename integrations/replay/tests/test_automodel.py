@@ -10,6 +10,8 @@ from nemo_automodel.components.moe.config import MoEConfig
 from nemo_automodel.components.moe.layers import Gate
 from nemo_automodel.components.moe.router_replay import RouterReplay
 from routecap_replay import ReplayError
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 EXPERTS, K, TOKENS, WIDTH = 8, 2, 12, 16
@@ -224,10 +226,16 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone):
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("enabled", [False, True])
-def test_what_gates_choose_is_recorded_once_for_each_pass(checkpointed, enabled):
+@pytest.mark.parametrize("how", ["", "with RouterReplay", "sharded by FSDP2"])
+def test_what_gates_choose_is_recorded_once_for_each_pass(checkpointed, how, alone):
     RouterReplay.clear_registry()
-    model, rows = Model(checkpointed, enable_routing_replay=enabled), rows_of(1)
+    model = Model(checkpointed, enable_routing_replay=how == "with RouterReplay").float()
+    if how == "sharded by FSDP2":
+        mesh = init_device_mesh("cpu", (1,))
+        for layer in model.layers.values():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    rows = rows_of(1)
     batches = torch.randn(3, TOKENS, WIDTH, requires_grad=True)
     with attach(model) as replay:
         with torch.no_grad():
