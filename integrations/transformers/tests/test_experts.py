@@ -3,6 +3,7 @@ through a model: hook_counts.py counts, and imports nothing of routecap.
 """
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ import pytest
 import torch
 from families import CACHE, checkpoint
 from hook_counts import Counted, HookCounts
-from routecap import Routing, analysis, experts
+from routecap import Routing, Sample, analysis, experts, save
+from routecap_tools import command
 from routecap_transformers import attach
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -121,6 +123,25 @@ def test_tokens_of_each_expert_are_those_of_hooks(ran: Ran) -> None:
     for (layer, expert), tokens in np.ndenumerate(used.tokens):
         assert tokens == ran.counted.tokens[layer, expert]
     assert used.tokens.sum() == sum(ran.counted.tokens.values())
+
+
+def test_files_say_the_same_to_the_command(
+    ran: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = {
+        str(number): Sample(routing, {"steps": steps.tolist()})
+        for number, (routing, steps) in enumerate(zip(ran.routings, ran.steps))
+    }
+    save(tmp_path / "texts.tar", samples)
+    command.main(["coverage", "--json", str(tmp_path / "texts.tar")])
+    [said] = json.loads(capsys.readouterr().out)
+    for (layer, expert), tokens in np.ndenumerate(said["tokens"]):
+        assert tokens == ran.counted.tokens[layer, expert]
+    assert command.main(["trace", str(tmp_path / "texts.tar"), "--slots", "4"]) == 0
+    for layer, line in enumerate(capsys.readouterr().out.splitlines()[-len(said["layers"]) :]):
+        steps = [sorted(step[layer]) for step in ran.counted.steps]
+        needs = sum(map(len, steps)) / len(steps)
+        assert line.split()[:3] == [str(layer), str(ran.config.num_experts), f"{needs:.1f}"]
 
 
 def test_pairs_are_those_of_hooks(ran: Ran) -> None:
