@@ -192,6 +192,16 @@ def test_what_hooks_saw_comes_into_rows_and_columns_of_routings() -> None:
                 ]
 
 
+def test_a_routing_that_begins_later_lies_behind_its_first_tokens() -> None:
+    routing, ids, valid = random_routing(6, 4, first=3)
+    mask = np.array([[0, 0, 1, 1, 1, 1, 1, 1, 1, 1]])  # row 3 is of the fourth token
+    found, there = experts.in_batch([routing], mask)
+    assert (there[5:9] == valid).all() and not there[:5].any() and not there[9].any()
+    assert (found[5:9][valid] == ids[valid]).all()
+    [[back]] = experts.from_batch([routing], mask, found, found)
+    assert (back[valid] == ids[valid]).all()
+
+
 # A mask or a list of routings in another order gives plausible numbers, of other tokens.
 def test_hooks_of_another_batch_are_refused_by_a_cell() -> None:
     routing, ids, valid = random_routing(1, 5)
