@@ -13,7 +13,10 @@ from families import Witness, make, rows_of
 from routecap_transformers import Capture, attach
 
 TOKENS = torch.tensor([[11, 12, 13, 14, 15, 16], [21, 22, 23, 24, 25, 26]])
-BEFORE, NOT_SEEN = "nothing of it was captured", r"layers \[0, 2\] were not seen to choose"
+BEFORE, NOT_SEEN = (
+    "a forward pass ran, and nothing was captured",
+    r"layers \[0, 2\] were not seen to choose",
+)
 UNFOLLOWED = "compiled forward passes run, and nobody said whose their rows are"
 Run = Callable[..., Any]
 
@@ -169,6 +172,17 @@ def test_what_cannot_be_captured_is_said_when_it_runs(
         with pytest.warns(RuntimeWarning, match="captured|missing"):
             routings = capture.take()
     assert all(not routing.coverage().rows_complete for routing in routings)
+
+
+# Nothing of the module that is attached runs: what torch.compile returned is another one.
+def test_a_model_whose_compiled_form_ran_before_is_reported_when_all_is_taken() -> None:
+    model = make("qwen3_moe")
+    run = compiled(model)
+    forward(run)
+    with attach(model) as capture:
+        forward(run)
+        with pytest.warns(RuntimeWarning, match="nothing was captured: the model has not run, or"):
+            assert capture.take() == []
 
 
 @pytest.mark.parametrize("ran", [False, True])

@@ -164,7 +164,10 @@ def test_taps_that_say_something_else_than_the_model_are_refused(model: Any) -> 
 def test_a_layer_that_does_not_fire_is_reported_and_missing(model: Any) -> None:
     model.model.layers[1].mlp.forward = lambda hidden_states: torch.zeros_like(hidden_states)
     with attach(model) as capture:
-        forward(model)
+        with pytest.warns(
+            RuntimeWarning, match=r"layers \[1\] were not seen .* they do not run, or"
+        ):
+            forward(model)
         with pytest.warns(RuntimeWarning, match=r"layers \[1\] have not fired"):
             routings = capture.take()
         assert capture.silent_layers == [1]
@@ -438,64 +441,6 @@ def test_taps_that_are_none_are_refused(model: Any) -> None:
         ),
     ):
         forward(model)
-
-
-# ---- Compilers
-
-
-def compiled_before(model: Any) -> Any:
-    run = torch.compile(model, backend="eager")
-    forward(run)
-    return model, run
-
-
-def compiled_before_and_attached(model: Any) -> Any:
-    _, run = compiled_before(model)
-    return run, run
-
-
-def decoder_before(model: Any) -> Any:
-    model.model.compile(backend="eager")
-    forward(model)
-    return model, model
-
-
-def layers_before(model: Any) -> Any:
-    for layer in model.model.layers:
-        layer.compile(backend="eager")
-    forward(model)
-    return model, model
-
-
-def forward_before(model: Any) -> Any:
-    model.forward = torch.compile(model.forward, backend="eager")
-    forward(model)
-    return model, model
-
-
-@pytest.mark.parametrize(
-    "make_ready",
-    [
-        compiled_before,
-        compiled_before_and_attached,
-        decoder_before,
-        layers_before,
-        forward_before,
-    ],
-)
-def test_a_model_that_was_compiled_before_is_captured_or_a_warning_says_that_it_is_not(
-    model: Any, make_ready: Any
-) -> None:
-    """Five ways to compile and attach gave no row, and two of them an error of the library."""
-    torch.compiler.reset()
-    attached, run = make_ready(model)
-    with attach(attached) as capture:
-        forward(run)
-        with pytest.warns(RuntimeWarning, match="nothing was captured|have not fired") as said:
-            routings = capture.take()
-        assert len(said) == 1 and "compiled" in str(said[0].message)
-    assert not any(routing.mask().any() for routing in routings)
-    torch.compiler.reset()
 
 
 def test_what_was_captured_can_be_taken_after_detaching(model: Any) -> None:

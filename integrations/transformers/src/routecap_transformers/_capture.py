@@ -356,7 +356,7 @@ class Capture(Followed):
                 self._drop()
             elif self._plan is not None and not self._begun:
                 self._unseen += 1
-                self._say("a forward pass ran, and nothing of it was captured: " + _COMPILED_BEFORE)
+                self._say(f"a forward pass ran, and nothing was captured: it {_COMPILED_BEFORE}")
                 self._drop()
             elif not self._capturing():
                 self._file(output=output)
@@ -369,7 +369,9 @@ class Capture(Followed):
             every = set(range(len(self.taps)))
             if silent := [self.taps[each].layer for each in sorted(every - self._recorded)]:
                 passed = "were not seen to choose in the first forward pass"
-                self._say(f"layers {silent} {passed}: {_COMPILED_BEFORE}")
+                self._say(
+                    f"layers {silent} {passed}: they do not run, or the model {_COMPILED_BEFORE}"
+                )
 
     def _say(self, text: str) -> None:
         """Warn, once, as soon as it is known and not when all is taken."""
@@ -680,7 +682,7 @@ class Capture(Followed):
 
 _CALL = nn.Module._call_impl.__code__
 _COMPILED_BEFORE = (
-    "it runs what was compiled before the capture was attached. Attach before it is compiled, to the"
+    "runs what was compiled before the capture was attached. Attach before it is compiled, to the"
     " module that torch.compile returned, or call torch.compiler.reset()"
 )
 _UNFOLLOWED = (
