@@ -263,8 +263,8 @@ fetch_llama() {
     llama_libraries=$llama/binaries/bins/$machine
     install_python
     for bindings in qwen3moe deepseek2 gpt-oss qwen3; do
-        [ "$llama/$bindings.gguf" -nt examples/llama_cpp/make_model.py ] ||
-            "$build/python/bin/python" examples/llama_cpp/make_model.py "$bindings" "$llama/$bindings.gguf"
+        [ "$llama/$bindings.gguf" -nt integrations/llama_cpp/tests/make_model.py ] ||
+            "$build/python/bin/python" integrations/llama_cpp/tests/make_model.py "$bindings" "$llama/$bindings.gguf"
     done
 }
 
@@ -279,8 +279,8 @@ install_llama_server() {
 
 # build_preload FILE.so: what llama-server is started with, for use_library's library.
 build_preload() {
-    eval "cc -O2 -std=gnu11 -Wall -Wextra -Werror -shared -fPIC -o '$1' examples/llama_server/preload.c examples/llama_cpp/tap.c \
-        -Iexamples/llama_cpp -isystem '$llama/source/include' -isystem '$llama/source/ggml/include' $(pkg-config --cflags --libs routecap)"
+    eval "cc -O2 -std=gnu11 -Wall -Wextra -Werror -shared -fPIC -o '$1' integrations/llama_cpp/server/preload.c integrations/llama_cpp/tap.c \
+        -Iintegrations/llama_cpp -isystem '$llama/source/include' -isystem '$llama/source/ggml/include' $(pkg-config --cflags --libs routecap)"
 }
 
 # link_llama PROGRAM SOURCE...: a C program on llama.cpp. The prebuilt libraries' names carry a
@@ -297,7 +297,7 @@ link_llama() {
 # The examples, each with the tap.
 build_llama_example() {
     local program
-    for program in capture scenarios bench prefill_decode; do link_llama "$llama/$program" examples/llama_cpp/{"$program",tap,oracle,support}.c || return 1; done
+    for program in capture scenarios bench prefill_decode; do link_llama "$llama/$program" -Iintegrations/llama_cpp -Iintegrations/llama_cpp/tests integrations/llama_cpp/*/"$program".c integrations/llama_cpp/{tap,tests/oracle,tests/support}.c || return 1; done
 }
 # capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS...,
 # prefill_decode_llama MODEL TEXT:BYTES

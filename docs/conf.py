@@ -36,7 +36,7 @@ include_patterns = [
     "bindings/go/README.md",
     "bindings/rust/routecap/README.md",
     "examples/README.md",
-    "examples/llama_server/README.md",
+    "integrations/llama_cpp/server/README.md",
     "examples/frontier/README.md",
     "examples/frontier/results/report.md",
     "examples/model/**.md",
@@ -120,14 +120,14 @@ docs/guides/accelerators
 integrations/vllm/README
 integrations/sglang/README
 integrations/transformers/README
-docs/guides/llama_cpp
+integrations/llama_cpp/README
 docs/guides/ollama
 docs/guides/candle
 docs/store
 docs/dispatch_check
 docs/models
 examples/README
-examples/llama_server/README
+integrations/llama_cpp/server/README
 examples/model/README
 examples/model/weights/report
 ```

@@ -32,8 +32,8 @@ ADAPTERS = {
     "vLLM": "integrations/vllm/src/routecap_vllm/*.py",
     "SGLang": "integrations/sglang/src/routecap_sglang/*.py",
     "transformers": "integrations/transformers/src/routecap_transformers/*.py",
-    "llama.cpp": "examples/llama_cpp/tap.[ch]",
-    "llama-server": "examples/llama_cpp/tap.[ch] examples/llama_server/preload.c",
+    "llama.cpp": "integrations/llama_cpp/tap.[ch]",
+    "llama-server": "integrations/llama_cpp/tap.[ch] integrations/llama_cpp/server/preload.c",
 }
 OWN = "its own capture"
 BAD = {"failed", "wrong"}
@@ -66,7 +66,8 @@ def digest(run):
     """Of the adapter that a run is of, as it is now; nothing for an engine's own capture."""
     if run["capture"] == OWN:
         return ""
-    files = sorted(file for part in ADAPTERS[run["engine"]].split() for file in ROOT.glob(part))
+    parts = ADAPTERS[run["engine"]].split()
+    files = [file for part in parts for file in sorted(ROOT.glob(part))]
     whole = "".join(f"{file.name}\0{code(file)}\0" for file in files)
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
 

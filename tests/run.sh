@@ -213,7 +213,7 @@ small_model() { run bash examples/model/check.sh; closing; }
 # The same routing in every engine. The three that are slow to build belong to --full.
 other_engines() {
     local example
-    for example in llama_cpp_rust ollama_go candle; do run bash "examples/$example/check.sh" "$prefix"; done
+    for example in integrations/llama_cpp/rust examples/ollama_go examples/candle; do run bash "$example/check.sh" "$prefix"; done
     closing
 }
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
@@ -292,7 +292,7 @@ engines|default|0.3|engines
 html|default|0.5|bash examples/html/check.sh
 installed-tree|default|0.1|installed_tree
 abi|default|0.3|abi
-llama-cpp|default|0.2|bash examples/llama_cpp/check.sh
+llama-cpp|default|0.2|bash integrations/llama_cpp/check.sh
 model|default|0.1|small_model
 loading|default|0.1|loading
 headers|default|0.1|headers
@@ -324,7 +324,7 @@ grpo|full|2|bash examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
-llama-server|full|1|bash examples/llama_server/check.sh
+llama-server|full|1|bash integrations/llama_cpp/tests/server/check.sh
 vllm|full|9|bash integrations/vllm/examples/check.sh
 conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash integrations/vllm/check.sh

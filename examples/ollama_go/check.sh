@@ -9,7 +9,7 @@ install_python
 set +e
 
 export MOE_MODEL=$root/examples/model/weights/model.gguf DENSE_MODEL=$build/ollama_go/dense.gguf # for the tests of the tap
-"$build/python/bin/python" examples/llama_cpp/make_model.py qwen3 "$DENSE_MODEL"
+"$build/python/bin/python" integrations/llama_cpp/tests/make_model.py qwen3 "$DENSE_MODEL"
 
 check "formatted" bash -c '[ -z "$(gofmt -l examples/ollama_go)" ]'
 check "vet" go -C examples/ollama_go vet .

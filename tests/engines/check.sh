@@ -23,12 +23,12 @@ install_transformers
 work=$build/engines
 mkdir -p "$work"
 
-link_llama "$work/llama_cpp" -Iexamples/llama_cpp tests/engines/llama_cpp.c examples/llama_cpp/{tap,support}.c
+link_llama "$work/llama_cpp" -Iintegrations/llama_cpp integrations/llama_cpp/{tap,tests/engine,tests/support}.c
 engines=("llama.cpp=$work/llama_cpp")
-for pair in rust=llama_cpp_rust ollama=ollama_go candle=candle; do
+for pair in rust=integrations/llama_cpp/rust ollama=examples/ollama_go candle=examples/candle; do
     case $left_out in
         *" ${pair%%=*} "*) say "LEFT OUT, as asked: ${pair%%=*}" ;;
-        *) . "examples/${pair#*=}/build.sh"; engines+=("${pair%%=*}=$program") ;;
+        *) . "${pair#*=}/build.sh"; engines+=("${pair%%=*}=$program") ;;
     esac
 done
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the programs and commands of README.md and docs/, or of the pages that are named, as they
-# stand.
+# Runs the programs and commands of README.md, docs/ and the guides of integrations/, or of the pages
+# that are named, as they stand.
 #
 #     bash tests/quick_starts/check.sh PREFIX [PAGE]...
 #
@@ -12,7 +12,7 @@ set +e
 
 use_library "${1:?usage: bash tests/quick_starts/check.sh PREFIX [PAGE]...}"
 shift
-[ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md
+[ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md integrations/*/README.md integrations/*/*/README.md tools/README.md
 need cargo=cargo cc=gcc pkg-config=pkg-config
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
 install_package && install_transformers && install_llama || exit 1
@@ -31,7 +31,7 @@ compiled() {
     local folder=$1.module path=github.com/routecap/routecap/bindings/go
     case $2 in
         c)
-            if grep -q llama.h "$1"; then link_llama "$1.run" "$1" examples/llama_cpp/tap.c -Iexamples/llama_cpp; else
+            if grep -q llama.h "$1"; then link_llama "$1.run" "$1" integrations/llama_cpp/tap.c -Iintegrations/llama_cpp; else
                 eval "cc -std=c11 -Wall -Wextra -Werror '$1' -o '$1.run' $(pkg-config --cflags --libs routecap)"
             fi ;;
         rust)

@@ -40,6 +40,7 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
     (folder / "hasty").mkdir(parents=True)
     for page in pages:
         text, story = page.read_text(), []
+        called = "_".join(page.with_suffix("").parts)
         for match in BLOCK.finditer(text):
             kind, what, language, code = match.groups()
             line = text.count("\n", 0, match.start(3)) + 1
@@ -62,14 +63,14 @@ def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
             if kind == "in":
                 before, _, after = (TEMPLATES / what).read_text().partition("/* BLOCK */\n")
                 code = before.rstrip(" ") + code + after
-            name = f"{page.stem}_{line}{LANGUAGES[language]}"
+            name = f"{called}_{line}{LANGUAGES[language]}"
             (folder / name).write_text(code)
             if (hasty := without_pace(code, language)) != code:
                 (folder / "hasty" / name).write_text(hasty)
             listed.append(f"{name} {language} {what or '-'}\n")
         if story:
-            (folder / f"{page.stem}_story.sh").write_text("".join(story))
-            listed.append(f"{page.stem}_story.sh story -\n")
+            (folder / f"{called}_story.sh").write_text("".join(story))
+            listed.append(f"{called}_story.sh story -\n")
     (folder / "list").write_text("".join(listed))
     return errors
 

@@ -5,5 +5,5 @@ need_libclang
 # llama.cpp's C++ takes all the time: with little optimisation, half of it.
 export CARGO_TARGET_DIR=$build/llama_cpp_rust LLAMA_LIB_PROFILE=Release CMAKE_C_FLAGS_RELEASE=-O1 CMAKE_CXX_FLAGS_RELEASE=-O1
 say "setup: building llama.cpp for Rust"
-cargo build --quiet --locked --manifest-path examples/llama_cpp_rust/Cargo.toml
+cargo build --quiet --locked --manifest-path integrations/llama_cpp/rust/Cargo.toml
 program=$CARGO_TARGET_DIR/debug/llama-cpp-capture

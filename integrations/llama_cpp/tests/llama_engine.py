@@ -1,4 +1,4 @@
-"""llama.cpp with the tap of examples/llama_cpp, by the program of tests/engines. Tokens are bytes.
+"""llama.cpp with the tap, by engine.c. Tokens are bytes.
 
 program, library, model: the paths of the program, of libroutecap.so and of the folder with
 model.gguf and config.json. version: of llama.cpp's libraries. split: a memory for each sequence.

@@ -1,7 +1,7 @@
-"""llama-server with the library to preload of examples/llama_server. Requests go by HTTP.
+"""llama-server with the library to preload of ../server. Requests go by HTTP.
 
 program, preload, model: the paths of llama-server, of the library and of the model, which is
-qwen3moe of examples/llama_cpp/make_model.py with its tokenizer. unified: one memory for all slots.
+qwen3moe of make_model.py with its tokenizer. unified: one memory for all slots.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from pathlib import Path
 import routecap
 from routecap_tools import conform
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples/llama_server"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
 import rows  # noqa: E402
 
 SLOTS, VOCABULARY = 8, 256

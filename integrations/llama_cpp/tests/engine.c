@@ -1,8 +1,8 @@
 /*
- * llama.cpp among the engines of the oracle: the tap of examples/llama_cpp as it is, over the
+ * llama.cpp among the engines of the oracle: the tap as it is, over the
  * engine's prebuilt libraries.
  *
- * usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] PROMPT...
+ * usage: engine LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] PROMPT...
  *
  * Tokens are bytes. All prompts are prefilled together and then continued together by the likeliest
  * tokens; each request's routing is written in the serialised form, to FOLDER/request-0.routecap
@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
     }
     const int sequences = argc - first;
     if (sequences < 1 || sequences > MAX_SEQUENCES)
-        die("usage: llama_cpp LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] "
+        die("usage: engine LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] "
             "PROMPT...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);

@@ -12,7 +12,7 @@ set +e
 caches_llama() {
     local run=$build/caches
     rm -rf "$run" && mkdir -p "$run/rows" && capture_llama "$1" --save "$run/rows" --trace "$run/raw.txt" "${@:2}" &&
-        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package "$build/python/bin/python" examples/llama_cpp/caches.py "$run/rows" "$run/raw.txt"
+        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package "$build/python/bin/python" integrations/llama_cpp/tests/caches.py "$run/rows" "$run/raw.txt"
 }
 
 for model in qwen3moe deepseek2 gpt-oss; do
