@@ -2,7 +2,7 @@
 # The main job: runs a small mixture-of-experts model in llama.cpp on real text, captures the
 # routing of every request, and shows it: in the terminal, as files, and as a page for a browser.
 # Sets up all it needs.
-cd "$(dirname "$0")/.." && . dev/setup.sh
+cd "$(dirname "$0")/.." && . dev/setup.sh && . integrations/llama_cpp/setup.sh
 
 install_library
 install_llama

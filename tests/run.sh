@@ -210,10 +210,10 @@ every_place_more() {
 newest() { run python3 -m unittest discover tests/newest; closing; }
 small_model() { run bash examples/model/check.sh; closing; }
 
-# The same routing in every engine. The three that are slow to build belong to --full.
+# The same routing in every engine. Those that are slow to build belong to --full.
 other_engines() {
     local example
-    for example in integrations/llama_cpp/rust examples/ollama_go examples/candle; do run bash "$example/check.sh" "$prefix"; done
+    for example in examples/ollama_go examples/candle; do run bash "$example/check.sh" "$prefix"; done
     closing
 }
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
@@ -229,6 +229,7 @@ bench() {
     run build/tests/bench/bench_scale --quick
     install_package
     run env PYTHONPATH="$package" build/python_package/tested/bin/python tests/bench/traffic.py --samples 512
+    . integrations/llama_cpp/setup.sh
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
     run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
@@ -292,7 +293,7 @@ engines|default|0.3|engines
 html|default|0.5|bash examples/html/check.sh
 installed-tree|default|0.1|installed_tree
 abi|default|0.3|abi
-llama-cpp|default|0.2|bash integrations/llama_cpp/check.sh
+llama-cpp|default|0.2|bash integrations/llama_cpp/check.sh $prefix
 model|default|0.1|small_model
 loading|default|0.1|loading
 headers|default|0.1|headers
@@ -313,7 +314,8 @@ ray|full|2|bash examples/ray/check.sh $prefix
 jax|full|1|bash examples/jax/check.sh $prefix
 remote|full|2|bash examples/cluster/check.sh $prefix
 static-tree|full|3|static_tree
-other-engines|full|9|other_engines
+llama-cpp-rust|full|4|bash integrations/llama_cpp/check.sh --rust $prefix
+other-engines|full|5|other_engines
 every-engine|full|9|every_engine
 more-transformers|full|9|bash integrations/transformers/check.sh --full $prefix
 every-transformers|full|60|bash integrations/transformers/releases.sh --library $prefix
@@ -324,7 +326,7 @@ grpo|full|2|bash examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
 load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
-llama-server|full|1|bash integrations/llama_cpp/tests/server/check.sh
+llama-server|full|1|bash integrations/llama_cpp/check.sh --server $prefix
 vllm|full|9|bash integrations/vllm/examples/check.sh
 conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash integrations/vllm/check.sh

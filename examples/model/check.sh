@@ -3,7 +3,7 @@
 # installed, transformers. usage: check.sh [FOLDER [TEXT:BYTES]]
 #
 # ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made under build/.
-cd "$(dirname "$0")/../.." && . dev/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/llama_cpp/setup.sh
 
 folder=${1:-examples/model/weights}
 text=${2:-LICENSE:1000}  # of a text that does not change: where two experts tie, engines may differ

@@ -4,7 +4,7 @@
 # of examples/model, which is trained, in low precision. Then small models of five families, with
 # more planted faults, among these of adapters, updates and preemptions. vLLM and SGLang: integrations/vllm/check.sh
 # and integrations/sglang/check.sh. usage: bash tests/conform/check.sh [PREFIX]
-cd "$(dirname "$0")/../.." && . dev/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/llama_cpp/setup.sh
 set +e
 use_library "$@"
 install_llama

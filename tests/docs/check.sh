@@ -79,7 +79,7 @@ short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 short_lines() {
     ! awk 'length > 100 && !/^\|/ && !/\]\(/ { print FILENAME ":" FNR ": " length; found = 1 } END { exit !found }' \
         *.md docs/*.md docs/guides/*.md bindings/*/README.md examples/README.md examples/*/README.md tests/README.md \
-        integrations/*/*.md tools/README.md lab/*.md dev/generate/README.md
+        integrations/*/*.md integrations/*/*/README.md tools/README.md lab/*.md dev/generate/README.md
 }
 
 if [ "${1:-}" = --site ]; then

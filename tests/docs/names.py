@@ -13,7 +13,7 @@ from pathlib import Path
 # Of other projects, gone (SECURITY.md says so), made by a build, or of a page's own example.
 OTHERS = set(
     """
-    --enable-eplb --radix-cache-backend --tokenizer-worker-num --weight-version --aux-output-config
+    --cache-reuse request-17.json --enable-eplb --radix-cache-backend --tokenizer-worker-num --weight-version --aux-output-config
     router_trace.py routecap_single.h build/soak.json routecap.1 first.py routecap_wire_decode_into
     """.split()
 )
@@ -24,6 +24,7 @@ PAGES = [
     *map(str, sorted(Path("docs/guides").glob("*.md"))),
     *map(str, sorted(Path("bindings").glob("*/README.md"))),
     *map(str, sorted(Path("integrations").glob("*/*.md"))),
+    *map(str, sorted(Path("integrations").glob("*/*/README.md"))),
     "tools/README.md",
     *map(str, sorted(Path("lab").glob("*.md"))),
 ]

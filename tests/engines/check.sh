@@ -3,7 +3,7 @@
 # engine and candle, captured through routecap in each: oracle.py says what is compared. Two models;
 # twenty with --full. Built from nothing the engines take five minutes of two cores. usage: check.sh
 # [--full] [--library PREFIX] [--without ENGINE]...   ENGINE: rust, ollama or candle
-cd "$(dirname "$0")/../.." && . dev/setup.sh
+cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/llama_cpp/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 models=2 installed=() left_out=" "

@@ -7,7 +7,7 @@
 # In the project's root, with the library that is installed under PREFIX. What keeps pace with a
 # device runs once more where nothing is filed before somebody waits, as beside a device that is
 # slow, and then without its line that keeps pace: there steps must be lost.
-. dev/setup.sh
+. dev/setup.sh && . integrations/llama_cpp/setup.sh
 set +e
 
 use_library "${1:?usage: bash tests/quick_starts/check.sh PREFIX [PAGE]...}"
