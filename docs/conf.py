@@ -121,7 +121,7 @@ integrations/vllm/README
 integrations/sglang/README
 integrations/transformers/README
 integrations/llama_cpp/README
-docs/guides/ollama
+integrations/ollama/README
 docs/guides/candle
 docs/store
 docs/dispatch_check

@@ -13,8 +13,8 @@ from pathlib import Path
 # Of other projects, gone (SECURITY.md says so), made by a build, or of a page's own example.
 OTHERS = set(
     """
-    --cache-reuse request-17.json --enable-eplb --radix-cache-backend --tokenizer-worker-num --weight-version --aux-output-config
-    router_trace.py routecap_single.h build/soak.json routecap.1 first.py routecap_wire_decode_into
+    --enable-eplb --radix-cache-backend --tokenizer-worker-num --weight-version --aux-output-config
+    --cache-reuse request-17.json router_trace.py routecap_single.h build/soak.json routecap.1 first.py routecap_wire_decode_into
     """.split()
 )
 PAGES = [

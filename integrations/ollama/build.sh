@@ -4,6 +4,6 @@ need cc=gcc c++=g++ pkg-config=pkg-config
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
 export GOCACHE=$build/go/cache GOMODCACHE=$build/go/modules GOFLAGS=-modcacherw CGO_CFLAGS=-O1 CGO_CXXFLAGS=-O1
 say "setup: building Ollama's engine"
-mkdir -p "$build/ollama_go"
-program=$build/ollama_go/ollama_go
-(cd examples/ollama_go && go build -o "$program" .)
+mkdir -p "$build/ollama"
+program=$build/ollama/ollama
+(cd integrations/ollama && go build -o "$program" .)

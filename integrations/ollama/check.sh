@@ -5,15 +5,15 @@ cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
 install_python
-. examples/ollama_go/build.sh
+. integrations/ollama/build.sh
 set +e
 
-export MOE_MODEL=$root/examples/model/weights/model.gguf DENSE_MODEL=$build/ollama_go/dense.gguf # for the tests of the tap
+export MOE_MODEL=$root/examples/model/weights/model.gguf DENSE_MODEL=$build/ollama/dense.gguf # for the tests of the tap
 "$build/python/bin/python" integrations/llama_cpp/tests/make_model.py qwen3 "$DENSE_MODEL"
 
-check "formatted" bash -c '[ -z "$(gofmt -l examples/ollama_go)" ]'
-check "vet" go -C examples/ollama_go vet .
-check "tests of the tap" go -C examples/ollama_go test -count=1 .
+check "formatted" bash -c '[ -z "$(gofmt -l integrations/ollama)" ]'
+check "vet" go -C integrations/ollama vet .
+check "tests of the tap" go -C integrations/ollama test -count=1 .
 check "two requests, whole" prints '17 rows x 5 layers x 2 experts: ROUTECAP_OK' "$program" "$MOE_MODEL" "int main(" "class Tap:"
 check "the last layer's rows that want no logits are missing" \
     prints 'missing: rows 0..8 of decoder layers [4]' "$program" -prune "$MOE_MODEL" "int main(" "class Tap:"

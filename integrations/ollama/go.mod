@@ -1,4 +1,4 @@
-module github.com/routecap/routecap/examples/ollama_go
+module github.com/routecap/routecap/integrations/ollama
 
 go 1.24.1
 

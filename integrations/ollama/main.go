@@ -1,7 +1,7 @@
 // Ollama's engine as a library, and the routing of a mixture-of-experts model in it, through
 // routecap's Go package.
 //
-//	ollama_go [-prune] [-save FOLDER] MODEL.gguf PROMPT...
+//	ollama [-prune] [-save FOLDER] MODEL.gguf PROMPT...
 //
 // Tokens are bytes, as in the models of this project. All prompts are prefilled together, in
 // batches, and then continued together, one token each. What is routecap's here is in tap.go; the
