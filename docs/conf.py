@@ -122,7 +122,7 @@ integrations/sglang/README
 integrations/transformers/README
 integrations/llama_cpp/README
 integrations/ollama/README
-docs/guides/candle
+integrations/candle/README
 docs/store
 docs/dispatch_check
 docs/models

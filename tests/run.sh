@@ -211,11 +211,6 @@ newest() { run python3 -m unittest discover tests/newest; closing; }
 small_model() { run bash examples/model/check.sh; closing; }
 
 # The same routing in every engine. Those that are slow to build belong to --full.
-other_engines() {
-    local example
-    for example in examples/candle; do run bash "$example/check.sh" "$prefix"; done
-    closing
-}
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
 every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
 
@@ -316,7 +311,7 @@ remote|full|2|bash examples/cluster/check.sh $prefix
 static-tree|full|3|static_tree
 llama-cpp-rust|full|4|bash integrations/llama_cpp/check.sh --rust $prefix
 ollama|full|4|bash integrations/ollama/check.sh $prefix
-other-engines|full|2|other_engines
+candle|full|2|bash integrations/candle/check.sh $prefix
 every-engine|full|9|every_engine
 more-transformers|full|9|bash integrations/transformers/check.sh --full $prefix
 every-transformers|full|60|bash integrations/transformers/releases.sh --library $prefix

@@ -25,7 +25,7 @@ mkdir -p "$work"
 
 link_llama "$work/llama_cpp" -Iintegrations/llama_cpp integrations/llama_cpp/{tap,tests/engine,tests/support}.c
 engines=("llama.cpp=$work/llama_cpp")
-for pair in rust=integrations/llama_cpp/rust ollama=integrations/ollama candle=examples/candle; do
+for pair in rust=integrations/llama_cpp/rust ollama=integrations/ollama candle=integrations/candle; do
     case $left_out in
         *" ${pair%%=*} "*) say "LEFT OUT, as asked: ${pair%%=*}" ;;
         *) . "${pair#*=}/build.sh"; engines+=("${pair%%=*}=$program") ;;

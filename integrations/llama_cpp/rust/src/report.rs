@@ -1,4 +1,4 @@
-//! What the Rust examples do with a request's routing.
+//! What the program does with a request's routing.
 
 use std::path::Path;
 

@@ -13,7 +13,6 @@
 //! --save writes each request's routing to FOLDER/request-0.routecap and so on, for
 //! `routecap show FOLDER`.
 
-#[path = "../../../integrations/llama_cpp/rust/src/report.rs"]
 mod report;
 mod tap;
 #[cfg(test)]

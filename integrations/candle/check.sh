@@ -4,16 +4,16 @@
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
-. examples/candle/build.sh
+. integrations/candle/build.sh
 set +e
 
 model=examples/model/weights
 dense=$build/candle/dense
 mkdir -p "$dense"
 sed 's/"num_experts": .*/"num_experts": 0,/' $model/config.json > "$dense/config.json"
-cargo_here() { local command=$1; shift; cargo "$command" --quiet --locked --manifest-path examples/candle/Cargo.toml "$@"; }
+cargo_here() { local command=$1; shift; cargo "$command" --quiet --locked --manifest-path integrations/candle/Cargo.toml "$@"; }
 
-check "formatted" cargo fmt --check --manifest-path examples/candle/Cargo.toml
+check "formatted" cargo fmt --check --manifest-path integrations/candle/Cargo.toml
 check "tests of the tap" cargo_here test
 check "a batch of two requests and one of one, whole" prints 'request 2, "int main()" -> ' "$program" $model "int main(" "class Tap" "int main()"
 check "every row is there" prints '17 rows x 5 layers x 2 experts: Complete' "$program" $model "class Tap:"
