@@ -124,7 +124,7 @@ integrations/llama_cpp/README
 integrations/ollama/README
 integrations/candle/README
 docs/store
-docs/dispatch_check
+integrations/deepep/README
 docs/models
 examples/README
 integrations/llama_cpp/server/README

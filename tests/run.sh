@@ -324,6 +324,7 @@ load|full|0.5|bash examples/load/check.sh $prefix
 frontier|full|3|bash examples/frontier/check.sh $prefix
 llama-server|full|1|bash integrations/llama_cpp/check.sh --server $prefix
 vllm|full|9|bash integrations/vllm/examples/check.sh
+deepep|full|1|bash integrations/deepep/check.sh $prefix
 conform|full|5|bash tests/conform/check.sh "$prefix"
 vllm-engine|full|60|bash integrations/vllm/check.sh
 vllm-releases|full|60|bash integrations/vllm/release.sh
