@@ -5,9 +5,9 @@
     matrix.py --check              fails if the page is stale
     matrix.py --check --current    fails too if a run is older than its adapter
     matrix.py add FILE...          enters runs: the reports of conform --json, or of
-                                   tests/conform/prove.py --json, whose runs without a fault count;
-                                   or what tests said in a release: its engine, command, counts, as
-                                   {"passed": 300, "failed": 0}, and seconds
+                                   tools/tests/conform/prove.py --json, whose runs without a fault
+                                   count; or what tests said in a release: its engine, command,
+                                   counts, as {"passed": 300, "failed": 0}, and seconds
         --device NAME              where they ran; default: the host
 
 A run is older than its adapter if the adapter's code is another one than at that run. Code is the
@@ -224,7 +224,7 @@ def main():
         return 1
     older = [run for run in runs if is_older(run)]
     for run in older if arguments.current else ():
-        where = "" if "counts" in run else "tests/conform/"
+        where = "" if "counts" in run else "tools/tests/conform/"
         print(f"{run['engine']} {run['version']}: run {where}{run['command']} again")
     return bool(arguments.current and older)
 

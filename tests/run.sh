@@ -214,6 +214,14 @@ small_model() { run bash examples/model/check.sh; closing; }
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
 every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
 
+# `routecap conform` on engines that are quick to run; on vLLM and SGLang in their own suites.
+judge() {
+    run bash tools/tests/conform/check.sh "$prefix"
+    run bash integrations/transformers/check.sh --conform "$prefix"
+    run bash integrations/llama_cpp/check.sh --conform "$prefix"
+    closing
+}
+
 # Beside the benchmarks of the packages, which their own tests run.
 bench() {
     build_tests all || return 1
@@ -325,7 +333,7 @@ frontier|full|3|bash examples/frontier/check.sh $prefix
 llama-server|full|1|bash integrations/llama_cpp/check.sh --server $prefix
 vllm|full|9|bash integrations/vllm/examples/check.sh
 deepep|full|1|bash integrations/deepep/check.sh $prefix
-conform|full|5|bash tests/conform/check.sh "$prefix"
+conform|full|5|judge
 vllm-engine|full|60|bash integrations/vllm/check.sh
 vllm-releases|full|60|bash integrations/vllm/release.sh
 sglang|full|60|bash integrations/sglang/check.sh

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# check.sh [--server | --rust] [PREFIX of an installed library]: every row that was captured is
+# check.sh [--server | --rust | --conform] [PREFIX of an installed library]: every row that was captured is
 # compared with the engine's own tensors. By itself: the tap in C, with small models of random
 # weights, and what caches of experts would do with a trace of them. --server: the library to preload, in llama-server as it is released, whose rows are
 # compared with the choices of a program that captures nothing. --rust: the tap in Rust, with the
-# shipped model, in llama.cpp as its crate builds it.
+# shipped model, in llama.cpp as its crate builds it. --conform: ten clean runs of llama.cpp and of
+# llama-server, in which conform must find nothing, and runs with a planted fault, which it must find.
 cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/llama_cpp/setup.sh
 what=tap
 case ${1:-} in --*) what=${1#--}; shift ;; esac
@@ -61,8 +62,40 @@ check_rust() {
         prints 'missing: rows 0..8 of decoder layers [4] (Unwritten)' "$program" $model --prune "int main(" "class Tap:"
     check "a model without MoE layers is refused" refuses 'no MoE layers' "$program" "$dense" "int main("
 }
-case $what in tap | server | rust) ;; *) say "check.sh: no option is called --$what"; exit 2 ;; esac
-[ "$what" = server ] || export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
+check_conform() {
+    local unified work=$build/conform
+    install_llama
+    install_llama_server
+    install_package
+    install_transformers
+    mkdir -p "$work/q4_0"
+    link_llama "$work/llama_cpp" -I$here $here/{tap,tests/engine,tests/support}.c
+    "$transformers_python" tests/engines/make_model.py 1 "$work/model"
+    "$build/python/bin/python" examples/model/to_gguf.py "$work/model" "$work/model/model.gguf" --float32
+    cp examples/model/weights/config.json "$work/q4_0"
+    "$build/python/bin/python" examples/model/to_gguf.py examples/model/weights "$work/q4_0/model.gguf" --q4_0
+    build_preload "$work/routecap_preload.so"
+    "$build/python/bin/python" $here/tests/make_model.py qwen3moe "$work/server.gguf" --tokenizer
+    set +e
+    export PYTHONPATH=$package:$here/tests:integrations/transformers/tests/real PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+    export GGML_BACKEND_DIR=$llama_libraries
+    proved() { check "conform, $1" "$2" tools/tests/conform/prove.py --json "$build/conform_reports" "${@:3}"; }
+    llama_engine() {
+        proved "llama.cpp, $1" "$transformers_python" llama_engine \
+            program="$work/llama_cpp" library="$library" version="node-llama-cpp-$llama_version" "${@:2}"
+    }
+    llama_engine "one memory" model="$work/model" split=
+    llama_engine "a memory for each sequence" model="$work/model" split=1
+    llama_engine "beside transformers" model="$work/model" --beside transformers_engine
+    llama_engine "trained, Q8_0" model="$root/examples/model/weights" trained=Q8_0
+    llama_engine "trained, Q4_0" model="$work/q4_0" trained=Q4_0
+    for unified in "" 1; do
+        proved "llama-server${unified:+, one memory}" "$build/python/bin/python" llama_server_engine \
+            program="$llama_server" preload="$work/routecap_preload.so" model="$work/server.gguf" unified=$unified
+    done
+}
+case $what in tap | server | rust | conform) ;; *) say "check.sh: no option is called --$what"; exit 2 ;; esac
+[[ $what != @(tap|rust) ]] || export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
 "check_$what"
 closing

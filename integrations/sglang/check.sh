@@ -42,14 +42,14 @@ fetch() { "$environment/bin/pip" install --quiet --disable-pip-version-check --n
 export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS=1 SGLANG_EXTERNAL_MODEL_PACKAGE=routecap_sglang_models PYTHONPYCACHEPREFIX=$build/sglang/bytecode
 use_release() {
     install_release "$1"
-    export PYTHONPATH=$release:$package:$root/tests/engines:$here:$here/plugin:$here/no_gpu
+    export PYTHONPATH=$release:$package:$root/tests/engines:$here:$here/plugin:$here/no_gpu:$root/integrations/transformers/tests/real
 }
 
 [ $# -gt 0 ] && versions=("$@") || versions=("${pinned[@]}")
 for version in "${versions[@]}"; do
     use_release "$version"
     check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" integrations/sglang/tests/real/slots.py "$build/sglang_run" 1 16:retract 64:sync
-    check "SGLang $version, conform" timeout 1800 "$python" tests/conform/prove.py --runs 1 --json "$build/conform_reports" sglang_engine capture=routecap
+    check "SGLang $version, conform" timeout 1800 "$python" tools/tests/conform/prove.py --runs 1 --json "$build/conform_reports" sglang_engine capture=routecap
 done
 if [ $# -gt 0 ]; then
     closing
@@ -64,7 +64,7 @@ for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2
 done
 for options in capture=routecap capture=own "--runs 2 copies=1" "--beside transformers_engine capture=routecap"; do
     # shellcheck disable=SC2086
-    check "conform, $options" timeout 1800 "$python" tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
+    check "conform, $options" timeout 1800 "$python" tools/tests/conform/prove.py --json "$build/conform_reports" sglang_engine $options
 done
 check "whose KV a hit is, tree.py" prints "are of who computed their KV" timeout 900 "$python" integrations/sglang/tests/real/tree.py
 cd integrations/sglang/examples

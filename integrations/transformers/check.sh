@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Runs the example with the model of examples/model, and the tests of routecap_transformers on the
-# CPU. usage: check.sh [--full] [PREFIX]. --full has the tests in transformers 5.23, the last version
-# whose models call a cache otherwise, and many random mixtures, alone.
+# CPU. usage: check.sh [--full | --conform] [PREFIX]. --full has the tests in transformers 5.23, the
+# last version whose models call a cache otherwise, and many random mixtures, alone. --conform has ten
+# clean runs in each precision, in which conform must find nothing, and runs with a planted fault,
+# which it must find.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
-full=0
+full=0 conform=0
 [ "${1:-}" = --full ] && full=1 && shift
+[ "${1:-}" = --conform ] && conform=1 && shift
 
 use_library "$@"
 install_package
@@ -20,6 +23,15 @@ if [ $full = 1 ]; then
     tests "tests, transformers 5.23.0" "$transformers_python" -m pytest integrations/transformers/tests
     install_transformers
     tests "200 random mixtures of each family" env ROUTECAP_MIXTURES=200 "$transformers_python" -m pytest integrations/transformers/tests/test_mixtures.py
+    closing
+    exit
+fi
+if [ $conform = 1 ]; then
+    export PYTHONPATH=$PYTHONPATH:integrations/transformers/tests/real OMP_NUM_THREADS=1
+    for options in dtype=float32 dtype=bfloat16 "trained=1 dtype=bfloat16" "trained=1 dtype=bfloat16 activations=float8"; do
+        # shellcheck disable=SC2086
+        check "conform, $options" "$transformers_python" tools/tests/conform/prove.py --json "$build/conform_reports" transformers_engine $options
+    done
     closing
     exit
 fi

@@ -42,7 +42,7 @@ judged() {
     local version=$1 options
     shift
     for options; do
-        check "$version: conform, prove.py $options" env PYTHONPATH="$PYTHONPATH:integrations/vllm/tests/real" "$python" tests/conform/prove.py --json "$build/conform_reports" vllm_engine $options
+        check "$version: conform, prove.py $options" env PYTHONPATH="$PYTHONPATH:integrations/vllm/tests/real:integrations/transformers/tests/real" "$python" tools/tests/conform/prove.py --json "$build/conform_reports" vllm_engine $options
     done
 }
 check_0.21() {

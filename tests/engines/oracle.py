@@ -28,6 +28,7 @@ import numpy as np
 import routecap
 
 HERE = Path(__file__).parent
+TRANSFORMERS = HERE.parent.parent / "integrations/transformers/tests/real/engine_program.py"
 GENERATE = 8  # tokens that every engine generates for each prompt; the last one is never input
 TIE = 1e-4  # models in which two logits that decide differ by less are not used
 
@@ -213,7 +214,7 @@ def models(work, gguf_python):
             work / "log",
         )
         margin = float(
-            run([sys.executable, HERE / "transformers_engine.py", model, out, *prompts], out)
+            run([sys.executable, TRANSFORMERS, model, out, *prompts], out)
         )
         if margin > TIE:
             yield seed, model, prompts, read(out, len(prompts))

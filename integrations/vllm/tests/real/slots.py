@@ -84,7 +84,7 @@ print(f"started: {seconds()}", flush=True)
 ROUTES, running = engine.layers_that_route(llm), llm.llm_engine
 report = None
 if options.json:
-    sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/conform"))
+    sys.path.append(str(Path(__file__).resolve().parents[4] / "tools/tests/conform"))
     import prove
     import vllm_engine
 

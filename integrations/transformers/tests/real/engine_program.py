@@ -2,7 +2,7 @@
 """transformers among the engines of the oracle: routecap_transformers as it is, over left-padded
 generation of all prompts at once.
 
-usage: transformers_engine.py FOLDER OUT PROMPT...
+usage: engine_program.py FOLDER OUT PROMPT...
 
 Tokens are bytes. Each request's routing is written in the serialised form, to
 OUT/request-0.routecap and so on. Prints the smallest difference of two logits of a router that

@@ -21,11 +21,11 @@ from routecap_tools import conform
 from routecap_tools.doctor import routing_of_model
 from routecap_transformers import attach
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "engines"))
+sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/engines"))
 import small_checkpoint as small  # noqa: E402
 
 PAD = 0
-TRAINED = Path(__file__).resolve().parents[2] / "examples/model/weights"
+TRAINED = Path(__file__).resolve().parents[4] / "examples/model/weights"
 
 
 def to_float8(module, arguments):

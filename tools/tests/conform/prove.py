@@ -3,7 +3,7 @@ which it must.
 
     python3 prove.py NAME [--runs N] [--json FOLDER] [--beside NAME] [OPTION=VALUE...]
 
-NAME is a module beside this one with `engine(**options)`: an engine, its model's description, its
+NAME is a module of the path with `engine(**options)`: an engine, its model's description, its
 vocabulary, and what else `judge` takes; perhaps `features`, {name: function}: what the engine can
 be asked for, which it does, refuses (ValueError) or does wrong (AssertionError); and perhaps
 `checkpoint`: the folder of the model.
