@@ -222,7 +222,7 @@ func (t *Tap) Issue(graph Graph, batch input.Batch, outputs []int32) error {
 		}
 		source := routecap.Source{
 			IDs:     routecap.ArrayOf(ids),
-			KSource: uint32(tensor.Dim(0)),
+			Columns: uint32(tensor.Dim(0)),
 			Rows:    uint32(tensor.Dim(1)),
 		}
 		if tensor.Dim(1) != rows {
