@@ -37,8 +37,8 @@ include_patterns = [
     "bindings/rust/routecap/README.md",
     "examples/README.md",
     "integrations/llama_cpp/server/README.md",
-    "examples/frontier/README.md",
-    "examples/frontier/results/report.md",
+    "lab/frontier/README.md",
+    "lab/frontier/results/report.md",
     "examples/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
@@ -191,8 +191,8 @@ lab/repeat
 docs/failures
 docs/comparison
 Replay, measured <lab/results/replay_h200>
-Replay in training <examples/frontier/README>
-Its tables <examples/frontier/results/report>
+Replay in training <lab/frontier/README>
+Its tables <lab/frontier/results/report>
 ```
 ```{toctree}
 :hidden:

@@ -231,7 +231,7 @@ bench() {
     run build/tests/bench/bench_plan --quick
     run build/tests/bench/bench_scale --quick
     install_package
-    run env PYTHONPATH="$package" build/python_package/tested/bin/python tests/bench/traffic.py --samples 512
+    run env PYTHONPATH="$package" build/python_package/tested/bin/python lab/bench/traffic.py --samples 512
     . integrations/llama_cpp/setup.sh
     install_llama && build_llama_example || return 1
     bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
@@ -253,7 +253,7 @@ unwatched() {
     need valgrind=valgrind
     run cmake -S . -B build/unwatched -G Ninja -DCMAKE_BUILD_TYPE=Release -DROUTECAP_CUDA=OFF
     run cmake --build build/unwatched -j "$jobs" --target routecap
-    run python3 tests/bench/off.py build/unwatched/libroutecap.so.1
+    run python3 lab/bench/off.py build/unwatched/libroutecap.so.1
     closing
 }
 valgrinded() {
@@ -329,7 +329,7 @@ every-trainer|full|9|bash integrations/replay/check.sh --full --library $prefix
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
 load|full|0.5|bash examples/load/check.sh $prefix
-frontier|full|3|bash examples/frontier/check.sh $prefix
+frontier|full|3|bash lab/frontier/check.sh $prefix
 llama-server|full|1|bash integrations/llama_cpp/check.sh --server $prefix
 vllm|full|9|bash integrations/vllm/examples/check.sh
 deepep|full|1|bash integrations/deepep/check.sh $prefix

@@ -56,7 +56,7 @@ check_0.21() {
         check "0.21: two stages of a pipeline, parallel.py $options" "$python" integrations/vllm/tests/real/parallel.py pipeline --requests 48 $options
     done
     check "0.21: the HTTP server, server.py" "$python" integrations/vllm/tests/real/server.py "$build/vllm_engine_server"
-    check "0.21: the static table of examples/frontier, frontier_table.py" "$python" integrations/vllm/tests/real/frontier_table.py \
+    check "0.21: the static table of lab/frontier, frontier_table.py" "$python" integrations/vllm/tests/real/frontier_table.py \
         "$build/vllm_engine_frontier"
 }
 check_0.26() {

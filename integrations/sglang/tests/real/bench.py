@@ -156,7 +156,7 @@ def main() -> None:
         found = run(arguments.run, arguments.rounds, arguments.model, arguments.settings)
         print(json.dumps(found), flush=True)
         return
-    sys.path.append(str(HERE.parents[3] / "tests/bench"))
+    sys.path.append(str(HERE.parents[3] / "lab/bench"))
     from machine import save
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)

@@ -542,7 +542,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments)
-    sys.path.append(str(ENGINE.parents[3] / "tests/bench"))
+    sys.path.append(str(ENGINE.parents[3] / "lab/bench"))
     from machine import save
 
     Path(arguments.logs).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The static table of examples/frontier with the engine, tiny and with random weights.
+"""The static table of lab/frontier with the engine, tiny and with random weights.
 
     python3 frontier_table.py FOLDER
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import engine
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[4] / "examples"))
+sys.path.append(str(Path(__file__).resolve().parents[4] / "lab"))
 from frontier import vllm_table
 from frontier.grid import TINY
 from frontier.rig import Trainer

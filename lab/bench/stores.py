@@ -222,7 +222,7 @@ def main() -> None:
         order = list(stores)
     found: dict[str, Any] = {
         "title": "Reads of ranges by each store of routecap.remote, beside a plain socket",
-        "command": f"tests/bench/stores.py --turns {arguments.turns}"
+        "command": f"lab/bench/stores.py --turns {arguments.turns}"
         + " --rclone rclone" * bool(arguments.rclone),
         "device": "two cores, no GPU",
         "commit": commit(),

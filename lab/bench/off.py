@@ -53,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         link = [f"-I{root}/include", str(library), "-o", str(folder / "off")]
-        source = str(root / "tests/bench/off.c")
+        source = str(root / "lab/bench/off.c")
         subprocess.run(["cc", "-std=c11", "-O2", source, *link], check=True)
         columns = {
             "neither": counted(library, folder),

@@ -1,4 +1,4 @@
 """Does replay matter? The experiment that README.md in this folder registers.
 
-PYTHONPATH=examples python3 -m frontier --help
+PYTHONPATH=lab python3 -m frontier --help
 """
