@@ -293,7 +293,7 @@ replay|default|0.5|bash examples/replay/check.sh $prefix
 routing|default|0.5|routing
 trainers|default|0.4|bash integrations/replay/check.sh --library $prefix
 engines|default|0.3|engines
-html|default|0.5|bash examples/html/check.sh
+html|default|0.5|bash tools/tests/html/check.sh
 installed-tree|default|0.1|installed_tree
 abi|default|0.3|abi
 llama-cpp|default|0.2|bash integrations/llama_cpp/check.sh $prefix
@@ -328,7 +328,7 @@ site|full|2|bash tests/docs/check.sh --site
 every-trainer|full|9|bash integrations/replay/check.sh --full --library $prefix
 grpo|full|2|bash examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
-load|full|0.5|bash examples/load/check.sh $prefix
+load|full|0.5|bash tools/tests/load/check.sh $prefix
 frontier|full|3|bash lab/frontier/check.sh $prefix
 llama-server|full|1|bash integrations/llama_cpp/check.sh --server $prefix
 vllm|full|9|bash integrations/vllm/examples/check.sh

@@ -1,5 +1,5 @@
-"""The page and the pictures: their data are those of the routings. examples/html looks at the page
-in a browser.
+"""The page and the pictures: their data are those of the routings. html/ looks at the page in a
+browser.
 """
 
 import json

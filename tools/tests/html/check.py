@@ -20,7 +20,7 @@ TOKENS = ["<b>", "two\n", "\udcc3", "\udca9", "\0", " "] + [
     f"{word} " for word in "the router sends each token to a few experts".split()
 ] * 40
 TEXTS = [
-    Path(__file__).parents[2] / name
+    Path(__file__).parents[3] / name
     for name in ("LICENSE", "include/routecap/requests.h", "bindings/python/bench_python.py")
 ]
 passed = failed = 0

@@ -1,7 +1,7 @@
 """Load that becomes uneven, as routecap counts it, and what replicas of hot experts would gain.
 
-    python examples/load/imbalance.py               # four windows
-    python examples/load/imbalance.py --port 9400   # on and on, for Prometheus and routecap top
+    python imbalance.py               # four windows
+    python imbalance.py --port 9400   # on and on, for Prometheus and routecap top
 
 An engine is simulated: its routers choose evenly first, and prefer a few experts from then on. A
 balancer gets the counts of the last window: it gives the hottest experts a second copy, and puts

@@ -2,7 +2,7 @@
 # Runs the main job, and looks at the page of routings in a real browser, Debian's Chromium without
 # a window: what it shows, what happens when one points and clicks, that nothing is fetched and
 # nothing goes wrong. Screenshots are left in build/html.
-cd "$(dirname "$0")/../.." && . dev/setup.sh
+cd "$(dirname "$0")/../../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
 need chromium=chromium
@@ -13,4 +13,4 @@ install_python
 install_package
 mkdir -p "$build/html"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package
-"$build/python/bin/python" examples/html/check.py "$build/html" "$build/run" "$build/run.log"
+"$build/python/bin/python" tools/tests/html/check.py "$build/html" "$build/run" "$build/run.log"

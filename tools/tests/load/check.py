@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import imbalance
 import routecap_tools.command
 import routecap_tools.metrics
 from imbalance import EXPERTS, K, LAYERS, ROWS, gains, windows
@@ -179,7 +180,7 @@ def check_watched(folder: Path) -> None:
         f"  - {{job_name: engine, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}\n"
     )
     shutil.rmtree(folder / "data", ignore_errors=True)
-    engine = [sys.executable, str(here / "imbalance.py"), "--port", str(port)]
+    engine = [sys.executable, imbalance.__file__, "--port", str(port)]
     prometheus = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
     prometheus.append(f"--web.listen-address=127.0.0.1:{at}")
     with (
