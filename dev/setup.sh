@@ -187,7 +187,7 @@ fetch_torch() {
     python_environment "$environment" numpy pytest filelock typing-extensions sympy networkx jinja2 fsspec setuptools
     say "setup: fetching PyTorch (540 MB)"
     "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps torch==2.15.0 nvidia-cuda-runtime==13.2.86 || exit 1
-    "$torch_python" examples/torch_on_cpu.py
+    "$torch_python" dev/torch_on_cpu.py
     "$torch_python" -c 'import torch; torch.ones(2).sum()'
     touch "$environment/ready"
 }

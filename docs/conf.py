@@ -39,7 +39,7 @@ include_patterns = [
     "integrations/llama_cpp/server/README.md",
     "lab/frontier/README.md",
     "lab/frontier/results/report.md",
-    "examples/model/**.md",
+    "tests/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
     "lab/**.md",
@@ -128,8 +128,8 @@ integrations/deepep/README
 docs/models
 examples/README
 integrations/llama_cpp/server/README
-examples/model/README
-examples/model/weights/report
+tests/model/README
+tests/model/weights/report
 ```
 ```{toctree}
 :hidden:

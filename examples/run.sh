@@ -12,8 +12,8 @@ work=$build/run
 rm -rf "$work" && mkdir -p "$work"
 
 say
-say "== llama.cpp, the model of examples/model, three prompts of this project's own text"
-GGML_BACKEND_DIR=$llama_libraries "$llama/capture" "$library" examples/model/weights/model.gguf --save "$work" \
+say "== llama.cpp, the model of tests/model, three prompts of this project's own text"
+GGML_BACKEND_DIR=$llama_libraries "$llama/capture" "$library" tests/model/weights/model.gguf --save "$work" \
     LICENSE:600 include/routecap/requests.h:700 bindings/python/bench_python.py:560
 
 say

@@ -208,7 +208,7 @@ every_place_more() {
 
 # The model that is shipped is the same in every program that reads it.
 newest() { run python3 -m unittest discover tests/newest; closing; }
-small_model() { run bash examples/model/check.sh; closing; }
+small_model() { run bash tests/model/check.sh; closing; }
 
 # The same routing in every engine. Those that are slow to build belong to --full.
 engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }

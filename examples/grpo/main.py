@@ -5,7 +5,7 @@
     main.py megatron [FOLDER] --ranks 1   # one rank of it, on a GPU if there is one
     main.py transformers [FOLDER]         # the trainer: transformers, on a GPU if there is one
 
-FOLDER is a model over bytes, such as examples/model/weights. Without one the model has 560 million
+FOLDER is a model over bytes, such as tests/model/weights. Without one the model has 560 million
 random weights.
 
 Transformers generates in bfloat16, in one batch with a cache, and routecap captures the routing.

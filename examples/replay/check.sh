@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures replay with the model of examples/model on the CPU, and runs the tests of the measurement
+# Measures replay with the model of tests/model on the CPU, and runs the tests of the measurement
 # and of examples/grpo. usage: check.sh [PREFIX]
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$
 set +e
 
 check "replay brings a trainer's forward closer to the generation, wrong rows drive it away" \
-    "$transformers_python" examples/replay/measure.py examples/model/weights --device cpu --json "$build/replay.json" --markdown "$build/replay.md"
+    "$transformers_python" examples/replay/measure.py tests/model/weights --device cpu --json "$build/replay.json" --markdown "$build/replay.md"
 cat "$build/replay.md"
 tests "tests" "$transformers_python" -m pytest examples/replay examples/grpo
 closing

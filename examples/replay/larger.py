@@ -66,7 +66,7 @@ def balance(logits: torch.Tensor, k: int) -> torch.Tensor:
 def train(
     model: Qwen3MoeForCausalLM, arguments: argparse.Namespace
 ) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """Train on the text of examples/model.
+    """Train on the text of tests/model.
 
     Returns the float32 weights, in the order of the parameters, and what to say of the training.
     """

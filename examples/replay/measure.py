@@ -2,7 +2,7 @@
 """How far a trainer's forward is from the generation that it learns from: without replay, with it,
 and with the wrong rows replayed.
 
-    measure.py FOLDER [--device cuda] [--json FILE] [--markdown FILE]       # FOLDER: a model over bytes, examples/model/weights for one
+    measure.py FOLDER [--device cuda] [--json FILE] [--markdown FILE]       # FOLDER: a model over bytes, tests/model/weights for one
 
 The model generates in bfloat16, in one left-padded batch with a cache, and its routing is captured.
 The same sequences then go through forwards as a trainer runs them: float32, and bfloat16 in batches
@@ -31,7 +31,7 @@ import routecap_transformers
 import torch
 import transformers
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "model"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/model"))
 from texts import texts
 
 PROMPT_BYTES = (24, 96)  # the shortest and the longest

@@ -7,7 +7,7 @@ use_library "$@"
 . integrations/candle/build.sh
 set +e
 
-model=examples/model/weights
+model=tests/model/weights
 dense=$build/candle/dense
 mkdir -p "$dense"
 sed 's/"num_experts": .*/"num_experts": 0,/' $model/config.json > "$dense/config.json"

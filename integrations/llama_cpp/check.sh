@@ -48,7 +48,7 @@ check_server() {
     passed=$((passed + $(grep -c '^ok ' "$work/out"))) failed=$((failed + $(grep -c ^FAILED "$work/out")))
 }
 check_rust() {
-    local model=examples/model/weights/model.gguf dense=$build/llama_cpp_rust/dense.gguf
+    local model=tests/model/weights/model.gguf dense=$build/llama_cpp_rust/dense.gguf
     install_python
     . $here/rust/build.sh
     set +e
@@ -71,9 +71,9 @@ check_conform() {
     mkdir -p "$work/q4_0"
     link_llama "$work/llama_cpp" -I$here $here/{tap,tests/engine,tests/support}.c
     "$transformers_python" tests/engines/make_model.py 1 "$work/model"
-    "$build/python/bin/python" examples/model/to_gguf.py "$work/model" "$work/model/model.gguf" --float32
-    cp examples/model/weights/config.json "$work/q4_0"
-    "$build/python/bin/python" examples/model/to_gguf.py examples/model/weights "$work/q4_0/model.gguf" --q4_0
+    "$build/python/bin/python" tests/model/to_gguf.py "$work/model" "$work/model/model.gguf" --float32
+    cp tests/model/weights/config.json "$work/q4_0"
+    "$build/python/bin/python" tests/model/to_gguf.py tests/model/weights "$work/q4_0/model.gguf" --q4_0
     build_preload "$work/routecap_preload.so"
     "$build/python/bin/python" $here/tests/make_model.py qwen3moe "$work/server.gguf" --tokenizer
     set +e
@@ -87,7 +87,7 @@ check_conform() {
     llama_engine "one memory" model="$work/model" split=
     llama_engine "a memory for each sequence" model="$work/model" split=1
     llama_engine "beside transformers" model="$work/model" --beside transformers_engine
-    llama_engine "trained, Q8_0" model="$root/examples/model/weights" trained=Q8_0
+    llama_engine "trained, Q8_0" model="$root/tests/model/weights" trained=Q8_0
     llama_engine "trained, Q4_0" model="$work/q4_0" trained=Q4_0
     for unified in "" 1; do
         proved "llama-server${unified:+, one memory}" "$build/python/bin/python" llama_server_engine \

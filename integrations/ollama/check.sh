@@ -8,7 +8,7 @@ install_python
 . integrations/ollama/build.sh
 set +e
 
-export MOE_MODEL=$root/examples/model/weights/model.gguf DENSE_MODEL=$build/ollama/dense.gguf # for the tests of the tap
+export MOE_MODEL=$root/tests/model/weights/model.gguf DENSE_MODEL=$build/ollama/dense.gguf # for the tests of the tap
 "$build/python/bin/python" integrations/llama_cpp/tests/make_model.py qwen3 "$DENSE_MODEL"
 
 check "formatted" bash -c '[ -z "$(gofmt -l integrations/ollama)" ]'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the example with the model of examples/model, and the tests of routecap_transformers on the
+# Runs the example with the model of tests/model, and the tests of routecap_transformers on the
 # CPU. usage: check.sh [--full | --conform] [PREFIX]. --full has the tests in transformers 5.23, the
 # last version whose models call a cache otherwise, and many random mixtures, alone. --conform has ten
 # clean runs in each precision, in which conform must find nothing, and runs with a planted fault,
@@ -36,7 +36,7 @@ if [ $conform = 1 ]; then
     exit
 fi
 check "every row of a generation and of a packed batch is what the routers chose" prints " 0 of them differ from what hooks on the routers saw" \
-    "$transformers_python" integrations/transformers/examples/capture.py examples/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
+    "$transformers_python" integrations/transformers/examples/capture.py tests/model/weights "int main(" "import numpy as " "#" --save "$build/transformers_run"
 check "the files are there" test -s "$build/transformers_run/sequence-2.routecap"
 check "experts are pruned by what they add, which hooks alone say too" "$transformers_python" integrations/transformers/examples/prune.py
 examples=integrations/transformers/examples

@@ -5,7 +5,7 @@ float32. Needs NumPy and safetensors.
 usage: make_model.py SEED FOLDER
 
 The seed decides the sizes, too. Routers have large weights, so that no choice of experts is a near
-tie, which engines may settle differently. examples/model/to_gguf.py makes GGUF of it.
+tie, which engines may settle differently. tests/model/to_gguf.py makes GGUF of it.
 """
 
 import json

@@ -206,7 +206,7 @@ def models(work, gguf_python):
         run(
             [
                 gguf_python,
-                HERE.parent.parent / "examples/model/to_gguf.py",
+                HERE.parent.parent / "tests/model/to_gguf.py",
                 model,
                 model / "model.gguf",
                 "--float32",

@@ -2,7 +2,7 @@
 
 program, library, model: the paths of the program, of libroutecap.so and of the folder with
 model.gguf and config.json. version: of llama.cpp's libraries. split: a memory for each sequence.
-trained: the type of the weights, if the model is that of examples/model.
+trained: the type of the weights, if the model is that of tests/model.
 """
 
 import subprocess

@@ -54,7 +54,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=ROOT / "examples/model/weights")
+    parser.add_argument("model", nargs="?", default=ROOT / "tests/model/weights")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--save", metavar="FOLDER")
     parser.add_argument("--out", metavar="FILE.csv", help="or .jsonl, .parquet")

@@ -59,7 +59,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=ROOT / "examples/model/weights")
+    parser.add_argument("model", nargs="?", default=ROOT / "tests/model/weights")
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=500, help="that each expert should have")
     parser.add_argument("--save", metavar="FOLDER")

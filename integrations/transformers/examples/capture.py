@@ -4,7 +4,7 @@ a packed batch as trainers have them.
 
 usage: capture.py MODEL [--tokens N] [--save FOLDER] PROMPT...
 
-MODEL is a folder or a name that transformers loads; examples/model/weights, whose tokens are bytes,
+MODEL is a folder or a name that transformers loads; tests/model/weights, whose tokens are bytes,
 needs no tokenizer. The rows that come out are compared with what plain hooks saw of the model's
 routers.
 """

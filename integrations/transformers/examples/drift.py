@@ -49,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=ROOT / "examples/model/weights")
+    parser.add_argument("model", nargs="?", default=ROOT / "tests/model/weights")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--png", metavar="FILE", help="needs matplotlib")
     arguments = parser.parse_args()

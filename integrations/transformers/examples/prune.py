@@ -123,7 +123,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", nargs="?", default=ROOT / "examples/model/weights")
+    parser.add_argument("model", nargs="?", default=ROOT / "tests/model/weights")
     parser.add_argument("--keep", type=int, default=12)
     arguments = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()

@@ -16,7 +16,7 @@ from routecap_tools.doctor._case import of_array
 from routecap.models import describe
 from transformers import AutoModelForCausalLM
 
-WEIGHTS = Path(__file__).parents[3] / "examples" / "model" / "weights"
+WEIGHTS = Path(__file__).parents[3] / "tests" / "model" / "weights"
 TEXT = (Path(__file__).parents[3] / "LICENSE").read_bytes()
 PROMPTS = [TEXT[:300], TEXT[1000:1240], TEXT[:120] + TEXT[2000:2100]]
 

@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    folder = ROOT / "examples/model/weights"
+    folder = ROOT / "tests/model/weights"
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 

@@ -1,4 +1,4 @@
-"""The small model of examples/model, of which one layer is made dense, with a tokenizer of bytes that
+"""The small model of tests/model, of which one layer is made dense, with a tokenizer of bytes that
 can chat: as trainers load it.
 """
 
@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-WEIGHTS = Path(__file__).resolve().parents[4] / "examples/model/weights"
+WEIGHTS = Path(__file__).resolve().parents[4] / "tests/model/weights"
 DENSE = 1  # a layer in the middle: columns of rows are not those of routers
 SPECIAL = {"<|im_start|>": 0xF8, "<|im_end|>": 0xF9, "<|endoftext|>": 0xFA}  # bytes no text has
 TEMPLATE = (

@@ -1,6 +1,6 @@
 """transformers with routecap_transformers, on the host: a batch is padded on the left.
 
-folder: of the model; trained: it is that of examples/model, whose matrices are 8-bit floats.
+folder: of the model; trained: it is that of tests/model, whose matrices are 8-bit floats.
 activations: "float8": what goes into a matrix is rounded to 8 bits, with one scale for all tokens
 of a step, as where scales are dynamic. So what else is in a batch changes how a request is rounded.
 adapter: there is one, and the weights can be updated: both change matrices of attention by some of
@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/engines"))
 import small_checkpoint as small  # noqa: E402
 
 PAD = 0
-TRAINED = Path(__file__).resolve().parents[4] / "examples/model/weights"
+TRAINED = Path(__file__).resolve().parents[4] / "tests/model/weights"
 
 
 def to_float8(module, arguments):
