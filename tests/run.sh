@@ -289,7 +289,7 @@ rust|default|0.5|package_of rust
 transformers|default|1|bash integrations/transformers/check.sh $prefix
 go|default|0.5|package_of go
 docs|default|0.2|bash tests/docs/check.sh
-replay|default|0.5|bash examples/replay/check.sh $prefix
+replay|default|0.5|bash integrations/replay/examples/gap/check.sh $prefix
 routing|default|0.5|routing
 trainers|default|0.4|bash integrations/replay/check.sh --library $prefix
 engines|default|0.3|engines
@@ -326,7 +326,7 @@ every-transformers|full|60|bash integrations/transformers/releases.sh --library 
 newest|full|1|newest
 site|full|2|bash tests/docs/check.sh --site
 every-trainer|full|9|bash integrations/replay/check.sh --full --library $prefix
-grpo|full|2|bash examples/grpo/check.sh --full $prefix
+grpo|full|2|bash integrations/replay/examples/grpo/check.sh --full $prefix
 whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
 load|full|0.5|bash tools/tests/load/check.sh $prefix
 frontier|full|3|bash lab/frontier/check.sh $prefix

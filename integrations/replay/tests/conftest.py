@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
-sys.path += [str(here), str(here.parents[2] / "examples")]
+sys.path += [str(here), str(here.parent / "examples")]
 import megatron_on_cpu  # before anything imports megatron
 import pytest
 import torch

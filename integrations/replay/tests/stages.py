@@ -13,7 +13,7 @@ if BY_VERL:  # before verl or Megatron-Core is imported, as verl's plugins are
     os.environ["ROUTECAP_VERL"] = "1"
     import routecap_replay.verl
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import megatron_on_cpu
 import torch
 

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path += [str(EXAMPLES), str(EXAMPLES / "grpo")]
 import megatron_on_cpu  # before anything imports megatron
 import torch

@@ -16,7 +16,7 @@ import routecap.models
 import routecap_replay
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "replay"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "gap"))
 import measure
 
 WIRE = "vllm"  # the format in which the engine sends routing: .npy in base64
