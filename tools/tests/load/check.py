@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import imbalance
+import routecap
 import routecap_tools.command
 import routecap_tools.metrics
 from imbalance import EXPERTS, K, LAYERS, ROWS, gains, windows
