@@ -313,9 +313,8 @@ rust-more|full|5|package_of rust --more
 go-more|full|5|package_of go --more
 every-place-more|full|2|every_place_more
 contributing|full|9|bash tests/quick_starts/check.sh $prefix CONTRIBUTING.md
-ray|full|2|bash examples/ray/check.sh $prefix
 jax|full|1|bash examples/jax/check.sh $prefix
-remote|full|2|bash examples/cluster/check.sh $prefix
+remote|full|3|bash bindings/python/tests/remote/check.sh $prefix
 static-tree|full|3|static_tree
 llama-cpp-rust|full|4|bash integrations/llama_cpp/check.sh --rust $prefix
 ollama|full|4|bash integrations/ollama/check.sh $prefix

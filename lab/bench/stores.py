@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from machine import commit
 
-CLUSTER = Path(__file__).resolve().parents[2] / "examples/cluster"
+CLUSTER = Path(__file__).resolve().parents[2] / "bindings/python/tests/remote"
 sys.path.insert(0, str(CLUSTER))
 
 import servers

@@ -1,5 +1,5 @@
 """Rows across machines, in files and in memory: a rank reads what its plan names, and what cannot be
-had is missing, never wrong. Other stores are in examples/cluster."""
+had is missing, never wrong. Other stores are in remote/."""
 
 import hashlib
 import json

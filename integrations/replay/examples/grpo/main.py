@@ -120,8 +120,8 @@ def by_processes(given: tuple[Any, ...]) -> list[Any]:
 def by_ray(given: tuple[Any, ...]) -> list[Any]:
     import ray
 
-    sys.path.append(str(Path(__file__).resolve().parents[4] / "examples/ray"))
-    from ranks import local_ray
+    sys.path.append(str(Path(__file__).resolve().parents[4] / "examples"))
+    from ray_ranks import local_ray
 
     with local_ray():
         folder, rollouts, *rest = given

@@ -15,24 +15,26 @@ import ray
 import routecap
 from routecap import remote
 
-from ranks import (
-    Chunk,
-    EXPERTS,
-    K,
-    LAYERS,
-    STORE_BYTES,
-    Part,
-    Rank,
+from divided import (
     Ranks,
     both,
     generate,
     in_object_store,
-    local_ray,
     lose,
     pipeline_parallel,
-    routed,
     sequence_parallel,
     tensor_parallel,
+)
+from ray_ranks import (
+    EXPERTS,
+    K,
+    LAYERS,
+    STORE_BYTES,
+    Chunk,
+    Part,
+    Rank,
+    local_ray,
+    routed,
     unite,
 )
 
@@ -166,7 +168,8 @@ def test_a_rank_that_is_lost_in_mid_run_costs_its_part_and_later_steps(reference
 
 
 FAILING_PROGRAM = """
-from ranks import *
+from divided import *
+from ray_ranks import *
 with local_ray():
     ranks = Ranks([Part()])
     ranks.open(1)
