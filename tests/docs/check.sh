@@ -83,7 +83,7 @@ short_lines() {
 }
 
 if [ "${1:-}" = --site ]; then
-    check "the site builds without a warning" bash docs/build.sh
+    check "the site builds without a warning" bash dev/docs/build.sh
     check "every function is in the C reference" every_function
     check "inherited methods are in the reference of Python" every_base
     check "links within the site" python3 tests/docs/links.py "$build/docs/html"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Adds the site of this version to those of other versions, in the project's root:
 #
-#     bash docs/site.sh FOLDER URL
+#     bash dev/docs/site.sh FOLDER URL
 #
 # FOLDER is what the host serves, under URL. FOLDER/VERSION is made anew, other versions stay as
 # they are, and FOLDER/index.html lists all, the newest first.
 set -euo pipefail
-folder=${1:?usage: bash docs/site.sh FOLDER URL} url=${2:?usage: bash docs/site.sh FOLDER URL}
+folder=${1:?usage: bash dev/docs/site.sh FOLDER URL} url=${2:?usage: bash dev/docs/site.sh FOLDER URL}
 version=$(sed -n -E 's/^#define ROUTECAP_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+).*/\2/p' \
     include/routecap/base.h | paste -sd.)
-ROUTECAP_DOCS_VERSIONS=$url bash docs/build.sh
+ROUTECAP_DOCS_VERSIONS=$url bash dev/docs/build.sh
 mkdir -p "$folder"
 rm -rf "${folder:?}/$version"
 cp -r build/docs/html "$folder/$version"

@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-root = pathlib.Path(__file__).resolve().parents[1]
+root = pathlib.Path(__file__).resolve().parents[2]
 stage = pathlib.Path(os.environ["ROUTECAP_DOCS"])
 header = (root / "include/routecap.h").read_text()
 
@@ -36,14 +36,11 @@ include_patterns = [
     "bindings/go/README.md",
     "bindings/rust/routecap/README.md",
     "examples/README.md",
-    "integrations/llama_cpp/server/README.md",
-    "lab/frontier/README.md",
-    "lab/frontier/results/report.md",
     "tests/model/**.md",
     "tests/README.md",
     "tests/vectors/README.md",
     "lab/**.md",
-    "integrations/*/*.md",
+    "integrations/**.md",
     "tools/README.md",
     "dev/generate/README.md",
     "reference/**",
@@ -57,7 +54,7 @@ myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = f"routecap {release}"
-if versions := os.environ.get("ROUTECAP_DOCS_VERSIONS"):  # a URL, of docs/site.sh
+if versions := os.environ.get("ROUTECAP_DOCS_VERSIONS"):  # a URL, of dev/docs/site.sh
     html_theme_options = {
         "announcement": f'routecap {release} &middot; <a href="{versions}">all versions</a>'
     }
@@ -121,13 +118,13 @@ integrations/vllm/README
 integrations/sglang/README
 integrations/transformers/README
 integrations/llama_cpp/README
+integrations/llama_cpp/server/README
 integrations/ollama/README
 integrations/candle/README
-docs/store
 integrations/deepep/README
+docs/store
 docs/models
 examples/README
-integrations/llama_cpp/server/README
 tests/model/README
 tests/model/weights/report
 ```
