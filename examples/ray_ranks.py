@@ -66,9 +66,10 @@ class Rank:
             rows=MAX_TOKENS,
             role=part.role,
         )
+        self.requests: dict[int, routecap.Request] = {}
 
     def open(self, sequence: int) -> None:
-        self.capturer.open(str(sequence))
+        self.requests[sequence] = self.capturer.open()
 
     def forward(self, batch: Sequence[Chunk]) -> None:
         """A forward pass. The rows of the batch lie one after another: this rank has its share."""
@@ -86,20 +87,19 @@ class Rank:
                 ids[low:high] = routed(
                     chunk.sequence, np.arange(position, position + high - low), self.part.layers
                 )
-                handle = self.capturer.handles([str(chunk.sequence)])[0]
-                span["request"], span["position"] = handle, position
+                span["request"] = self.requests[chunk.sequence]
+                span["position"] = position
                 span["sink_row"], span["rows"] = low, high - low
             row += chunk.rows
 
-        self.capturer.begin(end - first)
-        for layer in range(len(self.part.layers)):
-            self.capturer.record(layer, ids[:, layer])  # behind the router of each layer
-        self.capturer.snapshot()
-        step = self.capturer.issue(spans[spans["rows"] > 0], tag=WEIGHTS_VERSION)
+        with self.capturer.step(end - first) as forward:
+            for layer in range(len(self.part.layers)):
+                forward.record(layer, ids[:, layer])  # behind the router of each layer
+            step = forward.issue(spans[spans["rows"] > 0], tag=WEIGHTS_VERSION)
         step.wait()  # as an engine's own pace does: steps beyond the slots would be lost
 
     def finish(self, sequence: int, rows: int) -> routecap.Routing:
-        routing = self.capturer.finish(str(sequence), rows)
+        routing = self.requests.pop(sequence).finish(rows)
         routing.wait()
         return routing
 
