@@ -13,15 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    LAYERS = 4,
-    FIRST_MOE = 1,
-    MOE_LAYERS = LAYERS - FIRST_MOE,
-    K = 2,
-    EXPERTS = 16,
-    BATCH = 12,
-    MICRO_BATCH = 5
-};
+enum { LAYERS = 4, FIRST_MOE = 1, MOE_LAYERS = 3, K = 2, EXPERTS = 16, BATCH = 12, MICRO = 5 };
 
 /* ---- The engine --------------------------------------------------------------------------- */
 
@@ -29,117 +21,90 @@ struct topk_tensor {          /* what a callback gets to see */
     int layer;                /* counts the dense layers too */
     const int32_t *data;      /* row r, column c is data[r * row_stride + c] */
     int64_t rows, row_stride; /* a view of [rows, EXPERTS] */
-    const int32_t
-        *out_rows; /* last layer: which rows of the micro-batch these are; otherwise NULL */
+    const int32_t *out_rows;  /* last layer: which rows of the micro-batch these are; else NULL */
 };
-typedef void (*callback)(void *user, const struct topk_tensor *topk);
+typedef void (*callback)(const struct topk_tensor *topk, int first_row);
 
 struct batch {
-    int tokens;
-    int sequence[BATCH], position[BATCH], wants_output[BATCH];
+    int tokens, sequence[BATCH], position[BATCH], wants_output[BATCH];
 };
 
 static int32_t routed(int sequence, int position, int layer, int column) {
     return (sequence * 5 + position * 3 + layer * 7 + column * 8) % EXPERTS;
 }
 
-static void decode(const struct batch *batch, callback on_topk, void *user,
-                   void (*on_micro_batch)(void *user, int first, int rows)) {
-    for (int first = 0; first < batch->tokens; first += MICRO_BATCH) {
-        int rows = batch->tokens - first < MICRO_BATCH ? batch->tokens - first : MICRO_BATCH;
-        on_micro_batch(user, first, rows);
+static void decode(const struct batch *batch, callback on_topk) {
+    for (int first = 0; first < batch->tokens; first += MICRO) {
+        int rows = batch->tokens - first < MICRO ? batch->tokens - first : MICRO;
         for (int layer = FIRST_MOE; layer < LAYERS; layer++) {
-            int32_t argsort[MICRO_BATCH][EXPERTS] = {{0}}, out_rows[MICRO_BATCH];
-            int present = 0;
+            int32_t argsort[MICRO][EXPERTS] = {{0}}, out_rows[MICRO];
+            int present = 0, last = layer == LAYERS - 1;
             for (int r = 0; r < rows; r++) {
-                if (layer == LAYERS - 1 && !batch->wants_output[first + r]) continue;
+                if (last && !batch->wants_output[first + r]) continue;
                 for (int c = 0; c < K; c++)
                     argsort[present][c] =
                         routed(batch->sequence[first + r], batch->position[first + r], layer, c);
                 out_rows[present++] = r;
             }
-            struct topk_tensor topk = {layer, &argsort[0][0], present, EXPERTS,
-                                       layer == LAYERS - 1 ? out_rows : NULL};
-            if (present > 0) on_topk(user, &topk);
+            struct topk_tensor topk = {layer, argsort[0], present, EXPERTS, last ? out_rows : NULL};
+            if (present > 0) on_topk(&topk, first);
         }
     }
 }
 
 /* ---- The tap ------------------------------------------------------------------------------- */
 
-struct tap {
-    const routecap_api *api;
-    routecap_capturer *capturer;
-    int first_row; /* sink row of the current micro-batch's row 0 */
-};
+static const routecap_api *api;
+static routecap_capturer *capturer;
 
-static void check(const struct tap *tap, int32_t status, const char *what) {
-    if (status < 0) {
-        fprintf(stderr, "%s: %s: %s\n", what, tap->api->status_name(status),
-                tap->api->last_error());
-        exit(1);
-    }
+static int32_t check(int32_t status, const char *call) {
+    if (status >= 0) return status;
+    fprintf(stderr, "%s: %s: %s\n", call, api->status_name(status), api->last_error());
+    exit(1);
 }
+#define CHECK(call) check(api->call, #call)
 
-static void on_micro_batch(void *user, int first, int rows) {
-    (void)rows;
-    ((struct tap *)user)->first_row = first;
-}
-
-static void on_topk(void *user, const struct topk_tensor *topk) {
-    struct tap *tap = user;
+static void on_topk(const struct topk_tensor *topk, int first_row) {
+    int32_t index[MICRO]; /* with CUDA this would have to be device memory */
     routecap_source source = {.struct_size = sizeof source,
                               .dtype = ROUTECAP_DTYPE_I32,
                               .ids = topk->data,
                               .rows = (uint64_t)topk->rows,
                               .row_stride = topk->row_stride,
-                              .first_row = (uint32_t)tap->first_row};
-    int32_t index[MICRO_BATCH];   /* with CUDA this would have to be device memory */
+                              .first_row = (uint32_t)first_row};
     if (topk->out_rows != NULL) { /* the pruned last layer: only these rows */
-        for (int64_t r = 0; r < topk->rows; r++) index[r] = tap->first_row + topk->out_rows[r];
+        for (int64_t r = 0; r < topk->rows; r++) index[r] = first_row + topk->out_rows[r];
         source.row_index = index;
     }
-    check(tap,
-          tap->api->layer_record(tap->capturer, (uint32_t)(topk->layer - FIRST_MOE), &source, NULL),
-          "layer_record");
+    CHECK(layer_record(capturer, (uint32_t)(topk->layer - FIRST_MOE), &source, NULL));
 }
 
 int main(int argc, char **argv) {
     void *library = dlopen(argc > 1 ? argv[1] : "libroutecap.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
     const routecap_api *(*get_api)(uint32_t, uint32_t) = NULL;
-    *(void **)&get_api = dlsym(library, "routecap_get_api");
-    struct tap tap = {.api =
-                          get_api ? get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR) : NULL};
-    if (tap.api == NULL) {
-        fprintf(stderr, "this libroutecap cannot stand in for version %d.%d\n",
-                ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
+    if (library != NULL) *(void **)&get_api = dlsym(library, "routecap_get_api");
+    if (get_api != NULL) api = get_api(ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR);
+    if (api == NULL) {
+        fprintf(stderr, "there is no libroutecap that can stand in for version %d.%d: %s\n",
+                ROUTECAP_VERSION_MAJOR, ROUTECAP_VERSION_MINOR,
+                library ? "another one" : dlerror());
         return 1;
     }
 
     static const int32_t layer_map[MOE_LAYERS] = {1, 2, 3}; /* decoder layer 0 is dense */
     routecap_config config;
-    check(&tap, tap.api->config_init(&config, sizeof config), "config_init");
+    CHECK(config_init(&config, sizeof config));
     config.backend = ROUTECAP_BACKEND_HOST;
-    config.layers = MOE_LAYERS;
-    config.k = K;
-    config.experts = EXPERTS;
-    config.rows = BATCH;
+    config.layers = MOE_LAYERS, config.k = K, config.experts = EXPERTS, config.rows = BATCH;
     config.layer_map = layer_map;
-    check(&tap, tap.api->capturer_create(&config, &tap.capturer), "capturer_create");
-
+    CHECK(capturer_create(&config, &capturer));
     routecap_request requests[2];
-    check(&tap, tap.api->request_open(tap.capturer, NULL, requests, 2), "request_open");
+    CHECK(request_open(capturer, NULL, requests, 2));
 
-    /* One batch: seven tokens of sequence 0, five of sequence 1, each sequence's last token wants
-     * output. */
+    /* One batch: seven tokens of one sequence, five of another; the last of each wants output. */
     struct batch batch = {.tokens = BATCH};
     for (int i = 0; i < BATCH; i++) {
-        batch.sequence[i] = i >= 7;
-        batch.position[i] = i < 7 ? i : i - 7;
+        batch.sequence[i] = i >= 7, batch.position[i] = i < 7 ? i : i - 7;
         batch.wants_output[i] = i == 6 || i == 11;
     }
     const routecap_span spans[2] = {
@@ -149,60 +114,37 @@ int main(int argc, char **argv) {
     /* Around each call of the engine: begin, decode, issue. Issue makes the snapshot. */
     const routecap_issue_options options = {.struct_size = sizeof options,
                                             .snapshot = ROUTECAP_SNAPSHOT_MAKE};
-    check(&tap, tap.api->step_begin(tap.capturer, BATCH, NULL), "step_begin");
-    decode(&batch, on_topk, &tap, on_micro_batch);
-    check(&tap,
-          tap.api->step_issue(tap.capturer, spans, sizeof spans[0], 2, &options, NULL, NULL, NULL),
-          "step_issue");
-
+    CHECK(step_begin(capturer, BATCH, NULL));
+    decode(&batch, on_topk);
+    CHECK(step_issue(capturer, spans, sizeof spans[0], 2, &options, NULL, NULL, NULL));
     int differences = 0;
     for (int sequence = 0; sequence < 2; sequence++) {
+        const int rows = (int)spans[sequence].rows;
         routecap_routing *routing = NULL;
-        check(&tap,
-              tap.api->request_finish(tap.capturer, requests[sequence], sequence == 0 ? 7 : 5,
-                                      &routing),
-              "request_finish");
-        int32_t status =
-            tap.api->routing_wait(routing, -1); /* INCOMPLETE: the engine did not compute all */
-        check(&tap, status, "routing_wait");
-
-        int32_t ids[7][MOE_LAYERS][K];
-        uint8_t valid[7][MOE_LAYERS];
-        routecap_copy_options copy;
-        check(&tap, tap.api->copy_options_init(&copy, sizeof copy), "copy_options_init");
-        copy.dtype = ROUTECAP_DTYPE_I32;
-        check(&tap,
-              tap.api->routing_copy_to(routing, &copy, ids, sizeof ids, &valid[0][0], sizeof valid,
-                                       NULL),
-              "routing_copy_to");
-
+        CHECK(request_finish(capturer, requests[sequence], (uint64_t)rows, &routing));
+        int32_t status = CHECK(routing_wait(routing, -1)); /* INCOMPLETE: not all was computed */
+        int32_t ids[7][MOE_LAYERS][K];                     /* -1 where a cell is missing */
+        const routecap_copy_options copy = {
+            .struct_size = sizeof copy, .dtype = ROUTECAP_DTYPE_I32, .fill = -1};
+        CHECK(routing_copy_to(routing, &copy, ids, sizeof ids, NULL, 0, NULL));
         routecap_coverage coverage = {.struct_size = sizeof coverage};
         routecap_missing missing[4];
-        check(&tap, tap.api->routing_coverage(routing, &coverage, missing, sizeof missing[0], 4),
-              "routing_coverage");
-        printf("sequence %d: %llu rows, %s\n", sequence, (unsigned long long)coverage.rows,
-               tap.api->status_name(status));
+        CHECK(routing_coverage(routing, &coverage, missing, sizeof missing[0], 4));
+        printf("sequence %d: %d rows, %s\n", sequence, rows, api->status_name(status));
         for (uint64_t b = 0; b < coverage.blocks && b < 4; b++)
-            printf(
-                "  missing: rows [%llu,%llu) of decoder layer %d, which the engine did not compute\n",
-                (unsigned long long)missing[b].first,
-                (unsigned long long)(missing[b].first + missing[b].rows),
-                layer_map[missing[b].first_layer]);
-
-        for (int row = 0; row < (int)coverage.rows; row++)
-            for (int layer = 0; layer < MOE_LAYERS; layer++) {
-                int computed = layer < MOE_LAYERS - 1 || row == (int)coverage.rows - 1;
-                differences += valid[row][layer] != computed;
+            printf("  missing: rows [%d,%d) of decoder layer %d, which were not computed\n",
+                   (int)missing[b].first, (int)(missing[b].first + missing[b].rows),
+                   layer_map[missing[b].first_layer]);
+        for (int row = 0; row < rows; row++)
+            for (int layer = 0; layer < MOE_LAYERS; layer++)
                 for (int column = 0; column < K; column++)
-                    differences +=
-                        ids[row][layer][column] !=
-                        (computed ? routed(sequence, row, layer + FIRST_MOE, column) : -1);
-            }
-        tap.api->routing_free(routing);
+                    differences += ids[row][layer][column] !=
+                                   (layer < MOE_LAYERS - 1 || row == rows - 1
+                                        ? routed(sequence, row, layer + FIRST_MOE, column)
+                                        : -1);
+        api->routing_free(routing);
     }
     printf("%d differences from what the engine computed\n", differences);
-
-    tap.api->capturer_destroy(tap.capturer);
-    dlclose(library);
-    return differences != 0;
+    api->capturer_destroy(capturer);
+    return dlclose(library) != 0 || differences != 0;
 }
