@@ -15,9 +15,10 @@ engine+=:$("$torch_python" -c 'import sysconfig; print(sysconfig.get_path("purel
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:bindings/python/tests/remote:examples:$engine
 set +e
 
-# Each in a process of its own, as Ray begins once in a process.
+# Each in a process of its own, as Ray begins once in a process. What ends with a rank that is killed
+# warns as it goes.
 check "the example: two stages of a pipeline" prints "700 rows x 24 layers united: OK" "$build/remote/bin/python" examples/ray_ranks.py
-tests "ranks as actors" "$build/remote/bin/python" -m pytest bindings/python/tests/remote/test_ranks.py
-tests "stores" "$build/remote/bin/python" -m pytest bindings/python/tests/remote/test_stores.py
-tests "the job" "$build/remote/bin/python" -m pytest bindings/python/tests/remote/test_job.py
+tests "ranks as actors" "$build/remote/bin/python" -m pytest -W default bindings/python/tests/remote/test_ranks.py
+tests "stores" "$build/remote/bin/python" -m pytest -W default bindings/python/tests/remote/test_stores.py
+tests "the job" "$build/remote/bin/python" -m pytest -W default bindings/python/tests/remote/test_job.py
 closing
