@@ -155,7 +155,7 @@ fi
 others() {
     check "the wheel runs in an empty environment without compilers" in_empty_environment
     check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
-        src/routecap "$root"/integrations/*/src/* "$root"/tools/src/*
+        src/routecap "$root"/integrations/*/src/routecap_* "$root"/tools/src/routecap_*
     check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
     if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
         tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
