@@ -74,6 +74,9 @@ trainers_are_current() {
         cp integrations/replay/trainers.* "$copy/integrations/replay" && python3 integrations/replay/trainers.py --check || return 1
     sed -i 's/"wrong": 0/"wrong": 1/' "$copy/integrations/replay/trainers.json" && ! python3 "$copy/integrations/replay/trainers.py" --check
 }
+# examples/ has short programs to copy, and docs/ has pages and pictures.
+short_examples() { ! git ls-files examples | xargs wc -l | awk '$1 > 150 && $2 != "total"' | grep .; }
+pages_alone() { ! git ls-files docs ':!docs/*.md' ':!docs/images/*' | grep .; }
 short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
 # Lines end at 100 columns; tables and links may be longer.
 short_lines() {
@@ -92,6 +95,8 @@ if [ "${1:-}" = --site ]; then
 fi
 check "README.md has at most 7 KB" short_readme
 check "lines end at 100 columns" short_lines
+check "examples have at most 150 lines" short_examples
+check "docs/ has pages and pictures alone" pages_alone
 check "the table of measurements is that of the results" python3 lab/evidence.py --check
 check "the matrix of engines is that of its runs" matrix_is_current
 check "the table of trainers is that of their runs" trainers_are_current
