@@ -61,10 +61,12 @@ link_llama() {
     cc -O2 -std=gnu11 -Wall -Wextra -Werror -I"$prefix/include" -isystem "$llama/source/include" -isystem "$llama/source/ggml/include" "$@" \
         -o "$program" -L"$llama_libraries" "${names[@]}" -lm -ldl -Wl,-rpath,"$llama_libraries" -Wl,-rpath-link,"$llama_libraries"
 }
-# The examples, each with the tap.
+# The examples and the programs of the tests, each with the tap.
 build_llama_example() {
-    local program
-    for program in capture scenarios bench prefill_decode; do link_llama "$llama/$program" -Iintegrations/llama_cpp -Iintegrations/llama_cpp/tests integrations/llama_cpp/*/"$program".c integrations/llama_cpp/{tap,tests/oracle,tests/support}.c || return 1; done
+    local program here=integrations/llama_cpp
+    for program in capture scenarios bench prefill_decode; do
+        link_llama "$llama/$program" -I$here -I$here/tests $here/*/"$program".c $here/{tap,tests/oracle,tests/support}.c || return 1
+    done
 }
 # capture_llama MODEL ARGUMENTS..., scenarios_llama MODEL, bench_llama MODEL ARGUMENTS...,
 # prefill_decode_llama MODEL TEXT:BYTES
