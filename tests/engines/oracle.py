@@ -213,9 +213,7 @@ def models(work, gguf_python):
             ],
             work / "log",
         )
-        margin = float(
-            run([sys.executable, TRANSFORMERS, model, out, *prompts], out)
-        )
+        margin = float(run([sys.executable, TRANSFORMERS, model, out, *prompts], out))
         if margin > TIE:
             yield seed, model, prompts, read(out, len(prompts))
         else:
