@@ -70,11 +70,8 @@ def main() -> None:
                 accepts = np.zeros(len(drafted), routecap.accept_dtype)
                 for item, sequence in zip(accepts, drafted):
                     kept = (sequence.seed + sequence.known) % (DRAFTS + 1)
-                    item["request"], item["step"], item["count"] = (
-                        requests[sequence.id],
-                        step.ticket,
-                        kept,
-                    )
+                    item["request"] = requests[sequence.id].handle
+                    item["step"], item["count"] = step.ticket, kept
                     sequence.known += kept
                 capturer.accept_batch(accepts)
             for sequence in [each for each in waiting if each.known >= each.rows]:
