@@ -187,7 +187,7 @@ private:
         for_each_part(
             i, [&](const Segment &segment, uint64_t from, uint64_t block_row, uint64_t n) {
                 const uint64_t first = slot.row + block_row;
-                if (!b.before.page && segment.complete)
+                if (!b.before.page && (segment.complete || b.complete))
                     return to.copy_rows(first, *segment.page.get(), segment.page_row + from, n);
                 for (uint64_t r = 0; r < n; r++) add(to, first + r, segment, from + r, b.tag);
             });

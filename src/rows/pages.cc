@@ -108,6 +108,9 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows) {
         return PageRef();
     }
     auto *at = static_cast<uint8_t *>(memory);
+#if defined(__SANITIZE_ADDRESS__)
+    std::memset(at, 0xa5, bytes);  // a row that was not set has nothing that could be right
+#endif
     return PageRef(new (memory)
                        Page{.rows = rows,
                             .stride = shape.stride,
