@@ -643,13 +643,14 @@ private:
                    std::to_string(layer);
         };
         if (segment.validity != nullptr &&
-            (segment.validity[row * view.validity_bytes + layer / 8] >> layer % 8 & 1) == 0)
+            (segment.validity[row * view.row_stride + layer / 8] >> layer % 8 & 1) == 0)
             fail(where() + " is missing");
+        const auto *ids = static_cast<const uint8_t *>(segment.ids) + row * view.row_stride;
         for (uint32_t c = 0; c < view.k; c++) {
-            const size_t i = (row * view.layers + layer) * view.k + c;
+            const size_t i = size_t{layer} * view.k + c;
             const int64_t id = view.dtype == ROUTECAP_DTYPE_U8
-                                   ? int64_t{static_cast<const uint8_t *>(segment.ids)[i]}
-                                   : int64_t{static_cast<const int16_t *>(segment.ids)[i]};
+                                   ? int64_t{ids[i]}
+                                   : int64_t{reinterpret_cast<const int16_t *>(ids)[i]};
             const int64_t right = expert(sink_row, layer, c, shape_.experts);
             if (id == right) continue;
             fail(where() + ", column " + std::to_string(c) + " is " + std::to_string(id) +

@@ -367,7 +367,7 @@ int main(int argc, char **argv) {
                                 .segment_size = sizeof segment,
                                 .segment_count = 1};
     CHECK(api->routing_import(&view, 0, NULL, NULL, &routing) == ROUTECAP_OK);
-    CHECK(api->routing_serialize(routing, 0, serialized, sizeof serialized, &serialized_bytes) ==
+    CHECK(api->routing_serialize(routing, serialized, sizeof serialized, &serialized_bytes) ==
           ROUTECAP_OK);
     CHECK(api->request_attach(capturer, request, routing, ROUTECAP_ROWS_ALL) == ROUTECAP_OK);
     uint8_t copied[4][2][2];

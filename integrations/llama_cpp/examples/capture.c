@@ -93,12 +93,13 @@ static const uint32_t *cell_of(const routecap_view *view, const routecap_segment
     static uint32_t ids[ROUTECAP_MAX_K];
     if (segment->ids == NULL) return NULL;
     if (segment->validity != NULL &&
-        (segment->validity[row * view->validity_bytes + layer / 8] >> layer % 8 & 1) == 0)
+        (segment->validity[row * view->row_stride + layer / 8] >> layer % 8 & 1) == 0)
         return NULL;
+    const void *of_row = (const uint8_t *)segment->ids + row * view->row_stride;
     for (uint32_t c = 0; c < view->k; c++) {
-        size_t at = (size_t)((row * view->layers + layer) * view->k + c);
-        ids[c] = view->dtype == ROUTECAP_DTYPE_U8 ? ((const uint8_t *)segment->ids)[at]
-                                                  : ((const uint16_t *)segment->ids)[at];
+        size_t at = (size_t)layer * view->k + c;
+        ids[c] = view->dtype == ROUTECAP_DTYPE_U8 ? ((const uint8_t *)of_row)[at]
+                                                  : ((const uint16_t *)of_row)[at];
     }
     return ids;
 }
@@ -175,10 +176,10 @@ static FILE *create(const char *folder, int request, const char *kind) {
 
 static void write_routing(const char *folder, int request, const routecap_routing *routing) {
     uint64_t bytes = 0;
-    tap.api->routing_serialize(routing, 0, NULL, 0, &bytes);
+    tap.api->routing_serialize(routing, NULL, 0, &bytes);
     void *data = malloc(bytes);
     if (data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, 0, data, bytes, NULL), "routing_serialize");
+    check(tap.api->routing_serialize(routing, data, bytes, NULL), "routing_serialize");
     FILE *file = create(folder, request, "routecap");
     if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
         die("a routing cannot be written");

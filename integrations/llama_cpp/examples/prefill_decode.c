@@ -43,10 +43,10 @@ struct bytes {
 
 static struct bytes serialized(const routecap_routing *routing) {
     struct bytes bytes = {NULL, 0};
-    tap.api->routing_serialize(routing, 0, NULL, 0, &bytes.count);
+    tap.api->routing_serialize(routing, NULL, 0, &bytes.count);
     bytes.data = malloc(bytes.count);
     if (bytes.data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, 0, bytes.data, bytes.count, NULL),
+    check(tap.api->routing_serialize(routing, bytes.data, bytes.count, NULL),
           "routing_serialize");
     return bytes;
 }

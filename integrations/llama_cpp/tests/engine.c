@@ -47,10 +47,10 @@ static llama_token best_token(const float *logits, int tokens) {
 static void save(const routecap_routing *routing, const char *folder, int number) {
     char path[4096];
     uint64_t bytes = 0;
-    tap.api->routing_serialize(routing, 0, NULL, 0, &bytes);
+    tap.api->routing_serialize(routing, NULL, 0, &bytes);
     void *data = malloc(bytes);
     if (data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, 0, data, bytes, NULL));
+    check(tap.api->routing_serialize(routing, data, bytes, NULL));
     snprintf(path, sizeof path, "%s/request-%d.routecap", folder, number);
     FILE *file = fopen(path, "wb");
     if (file == NULL || fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
