@@ -289,22 +289,22 @@ class Lent {
 public:
     Lent(const Rig &rig, routecap_release release, void *context) {
         const Shape &shape = rig.shape();
-        static const std::vector<uint8_t> ids = [&shape] {
+        static const Records rows = [&shape] {
             std::vector<uint8_t> all;
             for (uint64_t p = 0; p < 4; p++)
                 for (uint32_t l = 0; l < shape.layers; l++)
                     for (const int64_t id : routed(shape, 1, p, l))
                         all.push_back(static_cast<uint8_t>(id));
-            return all;
+            return Records(all, shape.layers, shape.k);
         }();
         routecap_segment segment{};
         segment.rows = 4;
-        segment.ids = ids.data();
         routecap_view view{};
         view.struct_size = sizeof view;
         view.dtype = ROUTECAP_DTYPE_U8;
         view.layers = shape.layers, view.k = shape.k, view.experts = shape.experts, view.rows = 4;
         view.segments = &segment, view.segment_size = sizeof segment, view.segment_count = 1;
+        rows.lend(view, segment);
         routecap_routing *routing = nullptr;
         EXPECT_STATUS(ROUTECAP_OK, routecap_routing_import(&view, 0, release, context, &routing));
         routing_.reset(routing);

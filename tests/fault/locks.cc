@@ -263,24 +263,25 @@ TEST_F(Locks, are_not_held_while_a_release_callback_runs) {
         with_a_lock += holds_any();
         does("a release callback");
     };
-    static const std::vector<uint8_t> ids = [] {
+    static const Records rows = [] {
         std::vector<uint8_t> all;
         for (int row = 0; row < 8; row++)
             for (uint8_t layer = 0; layer < 4; layer++) all.insert(all.end(), {1, 2});
-        return all;
+        return Records(all, 4, 2);
     }();
     uint64_t lent = 0;
     for (const bool manual : {false, true}) {
         Rig rig({.held = manual});
         for (int turn = 0; turn < 60; turn++) {
             routecap_segment segment{};
-            segment.rows = 8, segment.ids = ids.data();
+            segment.rows = 8;
             routecap_view view{};
             view.struct_size = sizeof view;
             view.dtype = ROUTECAP_DTYPE_U8;
             view.layers = 4, view.k = 2, view.experts = 16, view.rows = 8;
             view.first = segment.first = turn % 6 == 5 ? 4 : 0;
             view.segments = &segment, view.segment_size = sizeof segment, view.segment_count = 1;
+            rows.lend(view, segment);
             routecap_routing *routing = nullptr;
             ASSERT_STATUS(ROUTECAP_OK,
                           routecap_routing_import(&view, 0, release, nullptr, &routing));

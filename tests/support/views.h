@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 // Whether the cell of a layer is valid, in row `row` of a segment.
 inline bool cell_is_valid(const routecap_view &view, const routecap_segment &segment, uint64_t row,
@@ -23,3 +24,29 @@ inline int64_t id_of_cell(const routecap_view &view, const routecap_segment &seg
     std::memcpy(&id, ids + at * sizeof id, sizeof id);
     return id;
 }
+
+// Rows of 8-bit ids that lack no cell, as they have to lie to be lent in place (serialized.h).
+class Records {
+public:
+    // ids: [rows, layers, k]
+    Records(const std::vector<uint8_t> &ids, uint32_t layers, uint32_t k) : ids_bytes_(layers * k) {
+        uint64_t unit = 1;
+        while (unit < 16 && k % (2 * unit) == 0) unit *= 2;
+        stride_ = (ids_bytes_ + (layers + 7) / 8 + unit - 1) / unit * unit;
+        bytes_.resize(ids.size() / ids_bytes_ * stride_);
+        for (size_t row = 0; row < ids.size() / ids_bytes_; row++) {
+            uint8_t *to = bytes_.data() + row * stride_;
+            std::memcpy(to, ids.data() + row * ids_bytes_, ids_bytes_);
+            for (uint32_t l = 0; l < layers; l++)
+                to[ids_bytes_ + l / 8] = static_cast<uint8_t>(to[ids_bytes_ + l / 8] | 1u << l % 8);
+        }
+    }
+    void lend(routecap_view &view, routecap_segment &segment) const {
+        view.row_stride = stride_;
+        segment.ids = bytes_.data(), segment.validity = bytes_.data() + ids_bytes_;
+    }
+
+private:
+    uint64_t ids_bytes_, stride_ = 0;
+    std::vector<uint8_t> bytes_;
+};
