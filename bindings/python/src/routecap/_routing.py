@@ -189,7 +189,6 @@ class Routing(Contents):
         layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
-        copy: bool = False,
     ) -> "Routing":
         """Make a routing from ids [rows, layers, k] that routecap did not capture. `tags` is one
         for all rows, or [rows].
@@ -199,9 +198,7 @@ class Routing(Contents):
         not (one of Missing each, as `reasons` gives). Without it rows without any cell become
         ABSENT, other missing cells UNWRITTEN.
 
-        ids of the type that routings have, uint8 up to 256 experts and else int16, C-contiguous and
-        complete, are used in place and must not change; others, and all with `copy`, are copied.
-        Every valid cell is checked for k distinct experts, unless `trusted`.
+        The arrays are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
@@ -275,7 +272,6 @@ class Routing(Contents):
             layer_provenance=layer_provenance,
             id_space=id_space,
             trusted=trusted,
-            copy=copy,
         )
 
     @staticmethod
@@ -299,8 +295,9 @@ class Routing(Contents):
         """A routing of segments in order; rows that no segment has are missing. `dtype` is that of
         their ids.
 
-        Segments as `Routing.segments` has them are used in place, all others are copied. The rows
-        of an array may lie apart, if those of all arrays lie equally far apart.
+        The rows of an array may lie apart, if those of all arrays lie equally far apart. Arrays
+        with validity right behind the ids of each row, as a pickled routing has them, are used in
+        place; all others are copied.
         """
         dtype = dtype_of(dtype)
         owners: list[object] = []
