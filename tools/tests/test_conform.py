@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 import routecap
 from routecap.models import describe
-from routecap_testing.pretended import CONFIG, EXPERTS, FORMATS, VOCABULARY, Pretended, others, served
+from routecap_testing.pretended import (
+    CONFIG,
+    EXPERTS,
+    FORMATS,
+    VOCABULARY,
+    Pretended,
+    others,
+    served,
+)
 from routecap_tools import conform
 from routecap_tools.command import main
 from routecap_tools.conform import Report

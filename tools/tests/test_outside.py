@@ -314,7 +314,9 @@ def test_top_says_what_serves_no_metrics(folder: Path, capsys: Capture) -> None:
 def test_a_counter_of_preemptions_that_is_none_is_none(folder: Path) -> None:
     for value in ("NaN", "Inf", "x", "1e999", "-1"):
         with answering(f'vllm:num_preemptions_total{{engine="0"}} {value}\n'.encode()) as url:
-            engine = routecap_tools.conform.Http(url, routecap.models.describe(CONFIG), api="openai")
+            engine = routecap_tools.conform.Http(
+                url, routecap.models.describe(CONFIG), api="openai"
+            )
             assert "preemptions" not in engine.can, value
 
 

@@ -11,7 +11,11 @@ import pytest
 import routecap
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = [Path(routecap.__file__).parent, *ROOT.glob("*/src/routecap_*"), *ROOT.glob("integrations/*/src/routecap_*")]
+PACKAGES = [
+    Path(routecap.__file__).parent,
+    *ROOT.glob("*/src/routecap_*"),
+    *ROOT.glob("integrations/*/src/routecap_*"),
+]
 LINES = 700
 
 

@@ -239,6 +239,7 @@ class Replayer:
     def request_of(self, call: Any) -> Any:
         """Of a call on one request."""
         return self.capturer(call).request(self.handle(call["request"]))
+
     # ---- What is called by its signature
 
     def like(self, call: Any, function: str, given: str, results: str) -> Any:

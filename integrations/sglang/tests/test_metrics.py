@@ -1,6 +1,5 @@
 """What an operator sees of a scheduler: the counts of its routings, at a port of each rank."""
 
-
 import numpy as np
 import pytest
 import torch
