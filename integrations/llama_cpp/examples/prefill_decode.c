@@ -46,8 +46,7 @@ static struct bytes serialized(const routecap_routing *routing) {
     tap.api->routing_serialize(routing, NULL, 0, &bytes.count);
     bytes.data = malloc(bytes.count);
     if (bytes.data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, bytes.data, bytes.count, NULL),
-          "routing_serialize");
+    check(tap.api->routing_serialize(routing, bytes.data, bytes.count, NULL), "routing_serialize");
     return bytes;
 }
 

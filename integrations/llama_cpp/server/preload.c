@@ -164,8 +164,8 @@ static bool write_rows(const char *id, routecap_request request) {
     }
     tap.api->routing_serialize(routing, NULL, 0, &bytes);
     void *data = malloc(bytes);
-    bool done = data != NULL &&
-                tap.api->routing_serialize(routing, data, bytes, NULL) == ROUTECAP_OK;
+    bool done =
+        data != NULL && tap.api->routing_serialize(routing, data, bytes, NULL) == ROUTECAP_OK;
     if (!done) say("%s: %s", id, data != NULL ? tap.api->last_error() : "out of memory");
     done = done && write_file(id, "routecap", data, bytes, false);
     free(data);

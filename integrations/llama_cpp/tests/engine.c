@@ -65,7 +65,8 @@ int main(int argc, char **argv) {
     for (; first < argc && strncmp(argv[first], "--", 2) == 0; first++) {
         prune |= strcmp(argv[first], "--prune") == 0;
         split |= strcmp(argv[first], "--split") == 0;
-        if (sscanf(argv[first], "--generate=%d", &generate) == 1 && (generate < 1 || generate > MOST))
+        if (sscanf(argv[first], "--generate=%d", &generate) == 1 &&
+            (generate < 1 || generate > MOST))
             die("--generate=%d: give 1 to %d", generate, MOST);
     }
     const int sequences = argc - first;
