@@ -22,7 +22,8 @@ Meeting meet(const Shape &shape, const uint8_t *to, const uint8_t *from) {
         m.fills |= (other[b] & ~has[b]) != 0;
         m.keeps |= has[b] != 0;
     }
-    for (uint32_t l = 0; l < shape.layers && !shape.row_full(to); l++) {
+    if (shape.row_full(to)) return m;
+    for (uint32_t l = 0; l < shape.layers; l++) {
         if (shape.valid(to, l) || shape.valid(from, l)) continue;
         const int32_t order = compare_reasons(shape, to, from, l);
         m.reasons |= order > 0;
