@@ -2,8 +2,9 @@
 // by row in the slot that the slot word names.
 //
 // sink (L, N, K) -> slot: a record per row (row_layout.h). An item is one row of eight layers: one
-// byte of validity, 8 * K ids. Items of a row follow one another, so the ids written are contiguous. The sink is only read. A cell is valid if its K ids are in range
-// and distinct; otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others are zero.
+// byte of validity, 8 * K ids. Items of a row follow one another, so the ids written are
+// contiguous. The sink is only read. A cell is valid if its K ids are in range and distinct;
+// otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others are zero.
 #pragma once
 
 #include "routecap/reading.h"

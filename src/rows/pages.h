@@ -18,8 +18,8 @@ namespace routecap {
 
 class PagePool;
 
-// A block of rows (kernels/row_layout.h) and their tags. The request that made it writes rows that no
-// other holder can see. Rows that other holders can see do not change.
+// A block of rows (kernels/row_layout.h) and their tags. The request that made it writes rows that
+// no other holder can see. Rows that other holders can see do not change.
 struct Page {
     std::atomic<uint32_t> references{1};
     uint32_t rows;      // capacity
