@@ -20,7 +20,8 @@ class Browser:
         self.problems = []
         self._numbers = itertools.count(1)
         self._buffer = b""
-        self._profile = tempfile.TemporaryDirectory()
+        # Chromium's children outlive it for a moment, and write into the profile until they end.
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
 
