@@ -1,6 +1,6 @@
 // begin: poison the rows that this forward pass may write, and store their number.
 //
-// sink (L, N, K): rows [0, rows) of every layer become poison. An item is 16 bytes of a layer whose
+// sink (L, N, k of the layer): rows [0, rows) of every layer become poison. An item is 16 bytes of a layer whose
 // rows follow one another without a gap, and one row of any other.
 #pragma once
 
@@ -17,9 +17,8 @@ constexpr uint32_t begin_items(uint32_t rows, uint32_t k, uint32_t element) {
 struct Begin {
     SinkTable layers;
     uint32_t layer_count;
-    uint32_t k;
     uint32_t rows;
-    uint32_t items;  // of a layer: begin_items() of the widest ids
+    uint32_t items;  // of a layer: begin_items() of the widest rows
     Control *control;
     uint8_t *slots;
     SlotLayout layout;
@@ -34,6 +33,7 @@ struct Begin {
                                  : layer.dtype == ROUTECAP_DTYPE_I32 ? 4
                                  : layer.dtype == ROUTECAP_DTYPE_I64 ? 8
                                                                      : 0;  // not a sink's
+        const uint32_t k = layer.rule.k;
         unsigned char *ids = static_cast<unsigned char *>(layer.ids);
         if (layer.row_stride != static_cast<int64_t>(k)) {
             if (i < rows)

@@ -20,12 +20,24 @@
 
 namespace routecap::kernels {
 
-// The sink of one layer: rows of k ids, row_stride elements apart.
+// What a valid cell of a layer is: least to k distinct experts, each in [0, experts).
+struct CellRule {
+    uint16_t experts;
+    uint8_t k;
+    uint8_t least;
+
+    ROUTECAP_BODY constexpr bool operator==(const CellRule &o) const {
+        return experts == o.experts && k == o.k && least == o.least;
+    }
+};
+static_assert(ROUTECAP_MAX_EXPERTS <= UINT16_MAX && ROUTECAP_MAX_K <= UINT8_MAX);
+
+// The sink of one layer: rows of rule.k ids, row_stride elements apart.
 struct SinkLayer {
     void *ids;
     int64_t row_stride;
     int32_t dtype;  // ROUTECAP_DTYPE_I16, _I32 or _I64
-    uint32_t experts;
+    CellRule rule;
 };
 
 // The sinks of all layers: a table in memory or, if they are alike and equally far apart, the first
@@ -57,6 +69,11 @@ constexpr T kPoison = static_cast<T>(sizeof(T) == 2   ? int64_t{-0x7f80}
                                      : sizeof(T) == 4 ? int64_t{-0x7f7f7f80}
                                                       : -0x7f7f7f7f7f7f7f80);
 constexpr int32_t kInvalidId = -1;
+// In a sink, a column of a row in which the router chose no expert. These come after the ids.
+constexpr int32_t kNoExpert = ROUTECAP_NO_EXPERT;
+// The same in a record, where all columns that a cell does not use have it.
+template <class Id>
+constexpr Id kUnused = static_cast<Id>(~Id{0});
 
 constexpr int32_t kNoSlot = -1;
 

@@ -1,8 +1,8 @@
 // record: copy the ids of layers from the routers' memory into the sink.
 //
-// source (rows, k_source) with strides, any integer type -> sink row of the layer (k). An item is
-// one source row of one layer. A cell that is not poison was written before and stays. An id that
-// is none becomes kInvalidId: the snapshot calls its cell out of range.
+// source (rows, k_source) with strides, any integer type -> sink row of the layer (its k). An item
+// is one source row of one layer. A cell that is not poison was written before and stays. A number
+// that stands for no id becomes kInvalidId: the snapshot calls its cell out of range.
 #pragma once
 
 #include "placement.h"
@@ -17,6 +17,7 @@ struct Source {
     int32_t dtype;
     int32_t offset;
     uint32_t table_size;
+    int32_t none;  // the number that says that no expert was chosen; 0: there is none
     Placement to;
 };
 
@@ -27,11 +28,10 @@ struct LayerIds {
     SinkLayer sink;
 };
 
-// Up to L layers.
+// Up to L layers. Where K is 0, each has the k of its rule.
 template <uint32_t K, uint32_t L>
 struct Record {
     Source source;
-    uint32_t k;
     uint32_t layer_count;
     Control *control;
     LayerIds layers[L];
@@ -39,8 +39,13 @@ struct Record {
     ROUTECAP_BODY uint32_t outer() const { return L == 1 ? 1 : layer_count; }
     ROUTECAP_BODY uint32_t inner() const { return source.to.rows; }
 
-    // The id that a number in the source stands for, or kInvalidId.
+    ROUTECAP_BODY static uint32_t width(const LayerIds &layer) {
+        return columns<K>(layer.sink.rule.k);
+    }
+
+    // The id that a number in the source stands for, kNoExpert or kInvalidId.
     ROUTECAP_BODY int32_t id(const LayerIds &layer, int64_t id) const {
+        if (K == 0 && source.none != 0 && id == source.none) return kNoExpert;
         if (layer.table != nullptr) {
             if (id < 0 || id >= static_cast<int64_t>(source.table_size)) return kInvalidId;
             id = layer.table[id];
@@ -48,8 +53,9 @@ struct Record {
         if (id < -static_cast<int64_t>(UINT32_MAX) || id > static_cast<int64_t>(UINT32_MAX))
             return kInvalidId;
         id += source.offset;
-        return id < 0 || id >= static_cast<int64_t>(layer.sink.experts) ? kInvalidId
-                                                                        : static_cast<int32_t>(id);
+        return id < 0 || id >= static_cast<int64_t>(layer.sink.rule.experts)
+                   ? kInvalidId
+                   : static_cast<int32_t>(id);
     }
 
     // The numbers in a source row, of elements S >> shift.
@@ -57,7 +63,7 @@ struct Record {
     ROUTECAP_BODY void read(const LayerIds &layer, uint32_t row, int64_t *to) const {
         const S *from =
             static_cast<const S *>(layer.ids) + static_cast<int64_t>(row) * source.row_stride;
-        for (uint32_t c = 0; c < columns<K>(k); c++)
+        for (uint32_t c = 0; c < width(layer); c++)
             to[c] =
                 static_cast<int64_t>(from[static_cast<int64_t>(c) * source.column_stride] >> shift);
     }
@@ -70,7 +76,7 @@ struct Record {
             case ROUTECAP_DTYPE_ID16_BF16:  // id << 16 | bfloat16 weight
                 return read<int32_t, 16>(layer, row, to);
             default:  // not a source's dtype: the row has no ids
-                for (uint32_t c = 0; c < columns<K>(k); c++) to[c] = INT64_MIN;
+                for (uint32_t c = 0; c < width(layer); c++) to[c] = INT64_MIN;
         }
     }
 
@@ -80,6 +86,7 @@ struct Record {
         if (!source.to.live(i)) return;
         const LayerIds &layer = layers[L == 1 ? 0 : l];
         const int64_t row = source.to.target(i);
+        const uint32_t k = width(layer);
         int64_t numbers[K != 0 ? K : ROUTECAP_MAX_K] = {};
         if (row >= 0) read(layer, i, numbers);
         with_row(layer.sink, row, [&](auto *cell) {
@@ -89,9 +96,8 @@ struct Record {
             if (inside) load(was, cell, k);
             if (!source.to.begun(row, control)) return;
             if (!inside) load(was, cell, k);
-            for (uint32_t c = 0; c < columns<K>(k); c++)
-                out[c] = static_cast<T>(id(layer, numbers[c]));
-            if (all_poison(was, k) && claim(cell, out[0], columns<K>(k)).succeeded())
+            for (uint32_t c = 0; c < k; c++) out[c] = static_cast<T>(id(layer, numbers[c]));
+            if (all_poison(was, k) && claim(cell, out[0], k).succeeded())
                 store(cell, out, k);
             else
                 count(&control->conflicts, 1);

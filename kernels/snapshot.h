@@ -3,8 +3,9 @@
 //
 // sink (L, N, K) -> slot: a record per row (row_layout.h). An item is one row of eight layers: one
 // byte of validity, 8 * K ids. Items of a row follow one another, so the ids written are
-// contiguous. The sink is only read. A cell is valid if its K ids are in range and distinct;
-// otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others are zero.
+// contiguous. The sink is only read. A cell is valid if its ids are in range, distinct, and as many
+// as the layer's rule says; otherwise its first id is the reason (ROUTECAP_MISSING_*) and the others
+// are zero. Where K is not 0, all layers have exactly K.
 #pragma once
 
 #include "routecap/reading.h"
@@ -55,19 +56,25 @@ struct Snapshot {
 
     // Narrows one cell. Returns 0 if it is valid, otherwise the reason.
     template <class T>
-    ROUTECAP_BODY uint8_t narrow(const T *cell, uint32_t experts, Ids<Id, K> &out) const {
+    ROUTECAP_BODY uint8_t narrow(const T *cell, const CellRule &rule, Ids<Id, K> &out) const {
         using Unsigned = std::make_unsigned_t<T>;
+        const uint32_t width = columns<K>(rule.k);
         Ids<T, K> ids;
-        load(ids, cell, k);
+        load(ids, cell, width);
+        uint32_t used = width;
+        if constexpr (K == 0)
+            while (used > rule.least && ids[used - 1] == static_cast<T>(kNoExpert)) used--;
         bool in_range = true;
-        for (uint32_t c = 0; c < columns<K>(k); c++) {
-            // Poison and kInvalidId are not.
-            in_range &= static_cast<Unsigned>(ids[c]) < static_cast<Unsigned>(experts);
+        for (uint32_t c = 0; c < used; c++) {
+            // Poison, kInvalidId and kNoExpert are not.
+            in_range &= static_cast<Unsigned>(ids[c]) < static_cast<Unsigned>(rule.experts);
             out[c] = static_cast<Id>(ids[c]);
         }
-        if (in_range && distinct<Id, K>(out.id, k)) return 0;
+        if constexpr (K == 0)
+            for (uint32_t c = used; c < k; c++) out[c] = kUnused<Id>;
+        if (in_range && distinct<Id, K>(out.id, used)) return 0;
         bool unwritten = false;
-        for (uint32_t c = 0; c < columns<K>(k); c++) unwritten |= ids[c] == kPoison<T>;
+        for (uint32_t c = 0; c < width; c++) unwritten |= ids[c] == kPoison<T>;
         return unwritten   ? ROUTECAP_MISSING_UNWRITTEN
                : !in_range ? ROUTECAP_MISSING_OUT_OF_RANGE
                            : ROUTECAP_MISSING_DUPLICATE;
@@ -82,7 +89,7 @@ struct Snapshot {
         Ids<Id, K> out;
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
         if (sink.ids != nullptr)
-            with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.experts, out); });
+            with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.rule, out); });
         return put(to, row, layer, reason, out);
     }
     // Writes a cell that is valid if there is no reason.

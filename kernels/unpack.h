@@ -22,7 +22,8 @@ struct Filler {
     int32_t fill;  // ROUTECAP_PLAN_FILL_*
     int32_t lost;  // ROUTECAP_PLAN_LOST_*
     int64_t fill_value, lost_value;
-    uint32_t ranks;  // that share the experts
+    int64_t none_value;  // of columns without an expert
+    uint32_t ranks;      // that share the experts
     uint32_t reserved;
 
     // The number of the first expert in filled row p of the layer with this decoder index. The
@@ -35,7 +36,7 @@ struct Filler {
 // One layer of a plan.
 struct PlanLayer {
     int32_t index;  // in the decoder
-    uint32_t experts;
+    CellRule rule;
 };
 
 // A row of a plan in one word: its class (VALID, PADDING or NOT_NEEDED), and its index among the
@@ -56,14 +57,17 @@ struct PackedShape {
     uint32_t rows;
     uint32_t layers;
     uint32_t k;
+    uint32_t uniform;  // 1: every cell has k experts
     uint32_t experts;  // the most of any layer
     int32_t dtype;
     int32_t order;
+    uint32_t reserved;
 
     ROUTECAP_BODY bool operator==(const PackedShape &o) const {
-        return rows == o.rows && layers == o.layers && k == o.k && experts == o.experts &&
-               dtype == o.dtype && order == o.order;
+        return rows == o.rows && layers == o.layers && k == o.k && uniform == o.uniform &&
+               experts == o.experts && dtype == o.dtype && order == o.order;
     }
+    ROUTECAP_BODY uint32_t kernel_k() const { return uniform != 0 ? k : 0; }
 };
 
 // The header of the uploaded bytes. Offsets are from its first byte. A table of PlanLayer follows
@@ -99,11 +103,17 @@ struct Unpack {
 
     // Narrow ids of a cell, widened. `from` is aligned to an id.
     template <class Id, class T>
-    ROUTECAP_BODY void widen(T *to, const uint8_t *from) const {
+    ROUTECAP_BODY void widen(T *to, const uint8_t *from, const PackedHeader &header,
+                             uint32_t layer) const {
         Ids<Id, K> narrow;
         Ids<T, K> wide;
         load(narrow, reinterpret_cast<const Id *>(from), shape.k);
         for (uint32_t c = 0; c < columns<K>(shape.k); c++) wide[c] = static_cast<T>(narrow[c]);
+        if constexpr (K == 0) {
+            const CellRule rule = header.layers()[layer].rule;
+            for (uint32_t c = shape.k; c > rule.least && narrow[c - 1] == kUnused<Id>; c--)
+                wide[c - 1] = static_cast<T>(header.filler.none_value);
+        }
         store(to, wide, shape.k);
     }
 
@@ -116,12 +126,15 @@ struct Unpack {
 
     template <class T>
     ROUTECAP_BODY void balance(T *to, const Filler &filler, uint64_t p, const PlanLayer &at) const {
-        uint32_t r = filler.number(p, at.index, at.experts, columns<K>(shape.k));
+        const uint32_t used = columns<K>(at.rule.k), experts = at.rule.experts;
+        uint32_t r = filler.number(p, at.index, experts, used);
         Ids<T, K> ids;
-        for (uint32_t c = 0; c < columns<K>(shape.k); c++) {
-            ids[c] = static_cast<T>(balanced(r, at.experts, filler.ranks));
-            if (++r == at.experts) r = 0;
+        for (uint32_t c = 0; c < used; c++) {
+            ids[c] = static_cast<T>(balanced(r, experts, filler.ranks));
+            if (++r == experts) r = 0;
         }
+        if constexpr (K == 0)
+            for (uint32_t c = used; c < shape.k; c++) ids[c] = static_cast<T>(filler.none_value);
         store(to, ids, shape.k);
     }
 
@@ -156,9 +169,9 @@ struct Unpack {
         }
         const uint64_t at = (data_row * shape.layers + layer) * columns<K>(shape.k);
         if (header.id_bytes == 1)
-            widen<uint8_t>(to, packed + header.ids + at);
+            widen<uint8_t>(to, packed + header.ids + at, header, layer);
         else
-            widen<uint16_t>(to, packed + header.ids + at * 2);
+            widen<uint16_t>(to, packed + header.ids + at * 2, header, layer);
         return valid ? ROUTECAP_PLAN_CLASS_VALID : ROUTECAP_PLAN_CLASS_LOST;
     }
 

@@ -20,7 +20,7 @@ struct WholeStep {
     // block waits for line after line.
     const void *ids[kWholeStepLayers];  // nullptr: not recorded
     const int32_t *tables[kWholeStepLayers];
-    uint32_t experts[kWholeStepLayers];
+    CellRule rules[kWholeStepLayers];
 
     ROUTECAP_BODY uint32_t rows() const { return record.source.to.rows; }
     ROUTECAP_BODY uint32_t outer() const {
@@ -35,13 +35,13 @@ struct WholeStep {
         if (ids[layer] != nullptr) {
             const LayerIds from{ids[layer],
                                 record.source.table_size == 0 ? nullptr : tables[layer],
-                                {nullptr, 0, 0, experts[layer]}};
+                                {nullptr, 0, 0, rules[layer]}};
             int64_t numbers[K != 0 ? K : ROUTECAP_MAX_K];
             record.read(from, row, numbers);
             Ids<int32_t, K> found;
-            for (uint32_t c = 0; c < columns<K>(record.k); c++)
+            for (uint32_t c = 0; c < record.width(from); c++)
                 found[c] = record.id(from, numbers[c]);
-            reason = snapshot.narrow(found.id, experts[layer], out);
+            reason = snapshot.narrow(found.id, rules[layer], out);
         }
         return snapshot.put(to, row, layer, reason, out);
     }

@@ -355,6 +355,22 @@ typedef struct CUstream_st *routecap_stream;
 #define ROUTECAP_MAX_SLOTS 64                  /* @number: steps in flight */
 #define ROUTECAP_MAX_POSITION 1099511627776ULL /* @number: positions are below 2^40 */
 
+/*
+ * Cells with fewer experts
+ *
+ * Usually every token is sent to k experts in every layer. If that is so, skip this.
+ *
+ * Some models have a k for each layer: set config.layer_k. Some routers choose fewer for some
+ * tokens: by a threshold (top-p, ReLU), because of a null expert, or because an expert is full. Set
+ * config.layer_min_k, the fewest, which may be 0. A valid cell of layer l then has from
+ * layer_min_k[l] to layer_k[l] distinct experts. A cell with fewer is missing (OUT_OF_RANGE).
+ *
+ * "No expert" is neither "not captured" nor padding, so it is never guessed from -1. In a sink that
+ * the router writes itself, it is ROUTECAP_NO_EXPERT. A routecap_source states its own number for
+ * it. Columns without an expert come after those with one, and load, sets and plans leave them out.
+ */
+#define ROUTECAP_NO_EXPERT (-2) /* @number: in a column of a cell: no expert was chosen for it */
+
 /* Element types of ids: values of dtype fields. */
 #define ROUTECAP_DTYPE_U8 1        /* @bytes(1) */
 #define ROUTECAP_DTYPE_I16 2       /* @bytes(2) */

@@ -119,7 +119,8 @@ typedef struct routecap_config {
     int32_t device;                /* CUDA's number of the device, 0 or more; the host backend
                                       ignores it */
     uint32_t layers;               /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
-    uint32_t k;                    /* experts per token, 1..ROUTECAP_MAX_K. Required */
+    uint32_t k;                    /* experts per token, the most of any layer,
+                                      1..ROUTECAP_MAX_K. Required */
     uint32_t experts;              /* ids are in [0, experts), those of zero-computation experts
                                       included. In k..ROUTECAP_MAX_EXPERTS. Required unless
                                       layer_experts is set */
@@ -139,11 +140,18 @@ typedef struct routecap_config {
                               (routecap_memory.page_bytes); default 1 GiB */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
                                       ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] number of experts of each layer, k or more, if they
-                                      differ; default `experts` for all */
+    const uint32_t *layer_experts; /* [layers] number of experts of each layer, its k or more, if
+                                      they differ; default `experts` for all */
     const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
                                                     for all. routecap_layer_route works only on a
                                                     RECOMPUTED layer */
+    const uint32_t *layer_k;       /* [layers] the most experts of a token in each layer, 1..k;
+                                      default k for all. See "Cells with fewer experts" in
+                                      base.h */
+    const uint32_t *layer_min_k;   /* [layers] the fewest, 0..layer_k; default layer_k */
+    const uint32_t *layer_visit;   /* [layers] where the decoder runs a layer several times: how
+                                      often it ran before, from 0. The layers then ascend by
+                                      (layer_map, layer_visit); default 0 for all */
 } routecap_config;
 
 /**

@@ -186,11 +186,15 @@ typedef struct routecap_plan_config {
                                  row p in a layer of E experts, whose index in the decoder is l,
                                  gets this expert, where a = p * k + c + l * P * k:
                                    if P divides E:  a % P * (E / P) + a / P % (E / P)
-                                   otherwise:       a % E */
+                                   otherwise:       a % E
+                                 In a layer with a k of its own, that takes the place of k */
     const int32_t *layer_map;       /* [layers] each layer's index in the decoder, strictly
                                        ascending. Default: 0..layers-1 */
     const uint32_t *layer_experts;  /* [layers] number of experts of each layer, if they differ.
                                        Default: `experts` for all */
+    const uint32_t *layer_k;        /* [layers] as in routecap_config */
+    const uint32_t *layer_min_k;    /* [layers] as in routecap_config */
+    const uint32_t *layer_visit;    /* [layers] as in routecap_config */
     routecap_dtype dtype;     /* dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
                                  _I64. Required */
     routecap_order order;     /* ROUTECAP_ORDER_ROW_MAJOR (default): [rows, layers, k];
@@ -202,11 +206,14 @@ typedef struct routecap_plan_config {
     int64_t lost_value;       /* with LOST_MARK: each id of a lost cell; a negative one as in
                                  routecap_copy_options.fill. Here 0 means 0 and not the default:
                                  routecap_plan_config_init sets -1 */
+    int64_t none_value;       /* each column of a cell that has no expert, as `none` of
+                                 routecap_copy_options. routecap_plan_config_init sets
+                                 ROUTECAP_NO_EXPERT */
 } routecap_plan_config;
 
 /**
- * Fill a plan's configuration with the defaults: lost_value -1, context_rank and tensor_rank
- * ROUTECAP_PLAN_RANK_UNSET, everything else 0.
+ * Fill a plan's configuration with the defaults: lost_value -1, none_value ROUTECAP_NO_EXPERT,
+ * context_rank and tensor_rank ROUTECAP_PLAN_RANK_UNSET, everything else 0.
  *
  * @param[out] config      The configuration.
  * @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.

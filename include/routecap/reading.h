@@ -33,7 +33,8 @@ extern "C" {
 #define ROUTECAP_MISSING_UNWRITTEN 2     /* @rank(8) @of_cell: the layer did not write it in its
                                             step, or not completely */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* @rank(9) @of_cell: an id outside [0, experts) of the
-                                            layer */
+                                            layer, fewer experts than its layer_min_k, or a column
+                                            without an expert before one that has one */
 #define ROUTECAP_MISSING_DUPLICATE 4     /* @rank(10) @of_cell: the same id twice */
 #define ROUTECAP_MISSING_LOST 5          /* @rank(6) @of_row: the row's step was lost; see
                                             ROUTECAP_LOST */
@@ -127,10 +128,13 @@ typedef struct routecap_copy_options {
     int64_t fill;              /* written for each id of a missing cell. An unsigned dtype takes a
                                   negative fill in two's complement: -1 becomes 255 in U8. Here 0
                                   means 0 and not the default: routecap_copy_options_init sets -1 */
+    int64_t none;              /* written for each column of a valid cell that has no expert, as
+                                  `fill` is. routecap_copy_options_init sets ROUTECAP_NO_EXPERT */
 } routecap_copy_options;
 
 /**
- * Fill copy options with the defaults: fill -1, everything else 0. The caller then sets `dtype`.
+ * Fill copy options with the defaults: fill -1, none ROUTECAP_NO_EXPERT, everything else 0. The
+ * caller then sets `dtype`.
  *
  * @param[out] options     The options.
  * @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.

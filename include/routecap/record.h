@@ -57,14 +57,18 @@ extern "C" {
  * The sink
  * ============================================================================================== */
 
-/* Memory for the ids of one layer, or of several layers at equal distances. */
+/*
+ * Memory for the ids of one layer, or of several layers at equal distances. A row has as many
+ * columns as the layer's layer_k. Where that allows fewer experts, the router writes
+ * ROUTECAP_NO_EXPERT into each column after the last one that it uses.
+ */
 typedef struct routecap_sink {
     uint32_t struct_size;
     routecap_dtype dtype; /* ROUTECAP_DTYPE_I16, _I32 or _I64 */
     void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element
                              type */
     uint32_t rows;        /* rows present */
-    uint32_t k;           /* columns of a row, adjacent in memory */
+    uint32_t k;           /* columns of a row, adjacent in memory: the layer_k of these layers */
     int64_t row_stride;   /* elements from one row to the next, k or more; 0 means k */
     int64_t layer_stride; /* elements from one layer to the next; 0 means rows * row_stride */
     uint64_t ids_bytes;   /* the bytes at ids, to be checked as in routecap_source: without strides
@@ -113,7 +117,8 @@ ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, ui
  * @param[in] capturer     The capturer.
  * @param[in] first_layer  The first layer.
  * @param[in] layers       How many layers, 1 or more.
- * @param[in] sink         The memory, with routecap_config.rows rows or more, and the capturer's k.
+ * @param[in] sink         The memory, with routecap_config.rows rows or more, and the k of these
+ *                         layers.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
  *         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
  *         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
@@ -131,10 +136,12 @@ typedef uint32_t routecap_source_flags; /* @any_of(ROUTECAP_SOURCE_*) */
 /*
  * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
  * the capturer in this order:
- *   1. Only the first k columns are used. Engines that fuse shared experts append their ids after
- *      these.
- *   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
- *   3. `offset` is added.
+ *   1. Only the first columns are used, as many as the layer's layer_k. Engines that fuse shared
+ *      experts append their ids after these.
+ *   2. A number that equals `none`, if you state one, says that no expert was chosen. Such columns
+ *      come after the ids. The next two steps leave them out.
+ *   3. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
+ *   4. `offset` is added.
  * If the result is outside the layer's range, the cell is missing. Nothing wraps around.
  *
  * A matrix of another shape or type than it is said to be gives ids that are in range and wrong. So
@@ -152,7 +159,8 @@ typedef struct routecap_source {
                                     there is only one row */
     int64_t column_stride;       /* elements from one column to the next; 0 means 1 */
     uint32_t rows;               /* rows present; with live_rows, the most that can be present */
-    uint32_t k_source;           /* columns present, the capturer's k or more; 0 means k */
+    uint32_t k_source;           /* columns present, the layer's layer_k or more; 0 means the
+                                    capturer's k */
     const int32_t *live_rows;    /* [device] one number: only the first *live_rows rows hold ids;
                                     clamped to [0, rows]; NULL: all do */
     const int32_t *row_base;     /* [device] one number, added to first_row; NULL: 0 */
@@ -165,6 +173,10 @@ typedef struct routecap_source {
                                     balancer's table from physical to logical ids; NULL: none */
     uint32_t table_size;         /* elements of table; 0 without one */
     routecap_source_flags flags; /* 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP */
+    int32_t none;                /* the number that says that no expert was chosen, such as -1 or
+                                    the number of experts; 0: no number does, and -1 is out of
+                                    range. Only where layer_min_k allows fewer than layer_k */
+    uint32_t reserved;           /* 0 */
 } routecap_source;
 
 /*
@@ -211,7 +223,8 @@ typedef struct routecap_source {
  * @param[in] source    The ids, and the sink rows to write them to.
  * @param[in] stream    A stream that is ordered after the router.
  * @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
- *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k, or ids_bytes is not what is read);
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than layer_k, or ids_bytes is not what is
+ *         read); ROUTECAP_ERR_ARGUMENT (`none` where each token has layer_k experts);
  *         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
  *         ROUTECAP_ERR_STATE (the layer has no sink).
  * @thread(forward)

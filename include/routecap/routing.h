@@ -64,14 +64,15 @@ typedef struct routecap_segment {
 /*
  * The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
  * reason, ROUTECAP_MISSING_*. Imported arrays may have a different number there: the reason is then
- * UNWRITTEN. The other ids of the cell have no meaning.
+ * UNWRITTEN. The other ids of the cell have no meaning. A valid cell with fewer than k experts has
+ * them first; every bit of its other columns is set: 255, or -1 as an int16.
  */
 typedef struct routecap_view {
     uint32_t struct_size;
-    routecap_dtype dtype;       /* of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise
-                                   _I16 */
+    routecap_dtype dtype;       /* of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, or <= 255 where
+                                   a cell may have fewer than k; otherwise _I16 */
     uint32_t layers;            /* captured layers that the routing has */
-    uint32_t k;                 /* experts per token */
+    uint32_t k;                 /* columns of a cell: the most experts of a token */
     uint32_t experts;           /* the most of any layer */
     uint32_t validity_bytes;    /* bytes of validity per row */
     routecap_id_space id_space; /* ROUTECAP_ID_SPACE_* */
@@ -86,6 +87,9 @@ typedef struct routecap_view {
     size_t segment_size;                         /* bytes from one segment to the next */
     size_t segment_count;                        /* how many segments */
     const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_* */
+    const uint32_t *layer_k;       /* [layers] the most experts of a token in each layer */
+    const uint32_t *layer_min_k;   /* [layers] the fewest */
+    const uint32_t *layer_visit;   /* [layers] how often a looped decoder ran the layer before */
 } routecap_view;
 
 /* ================================================================================================

@@ -108,6 +108,9 @@ typedef struct routecap_sequence_config {
                                       ascending; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ;
                                       default `experts` for all */
+    const uint32_t *layer_k;       /* [layers] as in routecap_config */
+    const uint32_t *layer_min_k;   /* [layers] as in routecap_config */
+    const uint32_t *layer_visit;   /* [layers] as in routecap_config */
 } routecap_sequence_config;
 
 /**

@@ -23,6 +23,7 @@ routecap_status routecap_plan_config_init(routecap_plan_config *config, size_t s
     routecap_plan_config defaults{};
     defaults.context_rank = defaults.tensor_rank = ROUTECAP_PLAN_RANK_UNSET;
     defaults.lost_value = -1;
+    defaults.none_value = ROUTECAP_NO_EXPERT;
     return init_struct(config, struct_size, defaults, "config");
 }
 

@@ -10,6 +10,7 @@ using namespace routecap;
 routecap_status routecap_copy_options_init(routecap_copy_options *options, size_t struct_size) {
     routecap_copy_options defaults{};
     defaults.fill = -1;
+    defaults.none = ROUTECAP_NO_EXPERT;
     return init_struct(options, struct_size, defaults, "options");
 }
 

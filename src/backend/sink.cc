@@ -57,13 +57,12 @@ int32_t check_sink_bytes(const routecap_sink &sink, const Strides &strides, uint
 
 }  // namespace
 
-Sink::Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype,
-           void *ids)
-    : rows_(rows), k_(k), layers_(layer_experts.size()), fixed_(layer_experts.size(), 0) {
-    const size_t layer_bytes = sink_layer_bytes(rows, k, dtype);
+Sink::Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids)
+    : rows_(rows), k_(shape.k), layers_(shape.layers), fixed_(shape.layers, 0) {
+    const size_t layer_bytes = sink_layer_bytes(rows, k_, dtype);
     for (size_t l = 0; l < layers_.size(); l++)
-        layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr, k,
-                      dtype, layer_experts[l]};
+        layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr,
+                      shape.rules[l].k, dtype, shape.rules[l]};
 }
 
 int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
@@ -77,17 +76,25 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
     if (reinterpret_cast<uintptr_t>(sink.ids) % element != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "ids is not aligned to %u bytes", element);
     Strides strides{};
-    if (!strides_of(sink, strides) || sink.rows < rows_ || sink.k != k_ || strides.row < k_ ||
-        (layers > 1 && strides.layer < strides.row * (int64_t{rows_} - 1) + k_))
+    const uint32_t k = layers_[first_layer].rule.k;
+    if (!strides_of(sink, strides) || sink.rows < rows_ || sink.k != k || strides.row < k ||
+        (layers > 1 && strides.layer < strides.row * (int64_t{rows_} - 1) + k))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "%u rows of %u, strides %lld and %lld, for a sink of %u rows of %u",
                       sink.rows, sink.k, static_cast<long long>(strides.row),
-                      static_cast<long long>(strides.layer), rows_, k_);
+                      static_cast<long long>(strides.layer), rows_, k);
+    for (uint32_t l = first_layer; l < first_layer + layers; l++)
+        if (layers_[l].rule.k != k)
+            return report(
+                ROUTECAP_ERR_SHAPE_MISMATCH,
+                "layer %u has rows of %u, and layer %u of %u: bind them by calls of their "
+                "own",
+                first_layer, k, l, layers_[l].rule.k);
     if (int32_t s = check_sink_bytes(sink, strides, layers, "sink"); s < 0) return s;
     const auto bound = [&](uint32_t l) {
         void *ids = static_cast<uint8_t *>(sink.ids) +
                     static_cast<int64_t>(l - first_layer) * strides.layer * element;
-        return kernels::SinkLayer{ids, strides.row, sink.dtype, layers_[l].experts};
+        return kernels::SinkLayer{ids, strides.row, sink.dtype, layers_[l].rule};
     };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         const kernels::SinkLayer now = layers_[l], then = bound(l);
@@ -122,7 +129,7 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape,
     if (int32_t s = check_sink_bytes(sink, strides, shape.layers, "rows"); s < 0) return s;
     for (uint32_t l = 0; l < shape.layers; l++)
         layers.push_back({ids != nullptr ? ids + l * strides.layer * element : nullptr, strides.row,
-                          sink.dtype, shape.layer_experts[l]});
+                          sink.dtype, shape.rules[l]});
     return ROUTECAP_OK;
 }
 
@@ -136,7 +143,7 @@ void Sink::seal() {
         const kernels::SinkLayer &layer = layers_[l];
         if (layer.ids == nullptr || at(l) != at(0) + static_cast<int64_t>(l) * layer_bytes ||
             layer.row_stride != first.row_stride || layer.dtype != first.dtype ||
-            layer.experts != first.experts)
+            layer.rule != first.rule)
             return;
     }
     layer_bytes_ = layer_bytes;
@@ -156,7 +163,7 @@ routecap_sink Sink::give_out(uint32_t layer) {
             .dtype = l.dtype,
             .ids = l.ids,
             .rows = rows_,
-            .k = k_,
+            .k = l.rule.k,
             .row_stride = l.row_stride,
             .layer_stride = 0,
             .ids_bytes = 0};

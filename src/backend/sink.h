@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/shape.h"
-#include "kernels/body.h"
+#include "kernels/begin.h"
 #include "routecap.h"
 
 namespace routecap {
@@ -57,10 +57,9 @@ constexpr size_t sink_layer_bytes(uint32_t rows, uint32_t k, int32_t dtype) {
 
 class Sink {
 public:
-    // `ids` has layers * sink_layer_bytes bytes. nullptr: each layer must be bound before it is
-    // used.
-    Sink(std::span<const uint32_t> layer_experts, uint32_t rows, uint32_t k, int32_t dtype,
-         void *ids);
+    // `ids` has layers * sink_layer_bytes bytes, each layer with rows of its own k. nullptr: each
+    // layer must be bound before it is used.
+    Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids);
 
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);
     // Describes a layer. If the layer has an address, it is fixed from now on.
@@ -79,6 +78,8 @@ public:
     }
     // Bytes of the widest id of any layer.
     uint32_t widest() const;
+    // The most items that begin() has in any layer.
+    uint32_t begin_items(uint32_t rows) const { return kernels::begin_items(rows, k_, widest()); }
 
 private:
     const uint32_t rows_, k_;

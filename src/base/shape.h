@@ -44,29 +44,54 @@ struct LayerName {
     char text[48];
 };
 
+// Layers by the columns of a caller's arrays, all of one length.
+struct Layers {
+    std::vector<int32_t> map;     // the index in the decoder
+    std::vector<uint32_t> visit;  // how often the decoder was there before, where it loops
+    std::vector<uint32_t> experts;
+    std::vector<uint32_t> k;      // the most experts of a cell
+    std::vector<uint32_t> least;  // and the fewest
+    std::vector<int32_t> provenance;
+
+    size_t size() const { return map.size(); }
+    // Appends layer l of others.
+    void add(const Layers &from, size_t l);
+    // Whether cells of layer l are the same here and there.
+    bool same_cells(size_t l, const Layers &other, size_t of_other) const {
+        return experts[l] == other.experts[of_other] && k[l] == other.k[of_other] &&
+               least[l] == other.least[of_other];
+    }
+    // What names a layer in every shape: they ascend by it.
+    std::pair<int32_t, uint32_t> key(size_t l) const { return {map[l], visit[l]}; }
+    // The layer with this key, or size().
+    size_t find(std::pair<int32_t, uint32_t> key) const;
+};
+
 struct Shape : kernels::RowLayout {
     int32_t id_space;
-    std::vector<int32_t> layer_map;
-    std::vector<uint32_t> layer_experts;
-    std::vector<int32_t> layer_provenance;
+    Layers of;
 
     // Derived.
-    uint32_t experts;           // the most of any layer
+    uint32_t experts;  // the most of any layer
+    bool uniform;      // every cell has k experts
+    std::vector<kernels::CellRule> rules;
     uint32_t page_shift;        // log2 of page_rows
     uint32_t page_rows;         // a power of two
     std::vector<uint8_t> full;  // the validity of a row without a missing cell
     uint32_t recomputed_layers;
     std::vector<uint8_t> recomputed;  // these layers, as in a row's validity
 
-    Shape(uint32_t k_, int32_t id_space_, std::vector<int32_t> map,
-          std::vector<uint32_t> layer_experts_, std::vector<int32_t> layer_provenance_)
-        : RowLayout(static_cast<uint32_t>(map.size()), k_, id_bytes_for(layer_experts_)),
+    Shape(uint32_t k_, int32_t id_space_, Layers layers_)
+        : RowLayout(static_cast<uint32_t>(layers_.size()), k_, id_bytes_for(k_, layers_)),
           id_space(id_space_),
-          layer_map(std::move(map)),
-          layer_experts(std::move(layer_experts_)),
-          layer_provenance(std::move(layer_provenance_)) {
+          of(std::move(layers_)) {
         experts = 0;
-        for (uint32_t e : layer_experts) experts = e > experts ? e : experts;
+        uniform = is_uniform(k_, of);
+        for (uint32_t l = 0; l < layers; l++) {
+            experts = of.experts[l] > experts ? of.experts[l] : experts;
+            rules.push_back({static_cast<uint16_t>(of.experts[l]), static_cast<uint8_t>(of.k[l]),
+                             static_cast<uint8_t>(of.least[l])});
+        }
         page_shift = 0;
         while (2u << page_shift <= kPageRows && (size_t{2} << page_shift) * bytes() <= kPageBytes)
             page_shift++;
@@ -83,15 +108,23 @@ struct Shape : kernels::RowLayout {
     }
 
     bool is_recomputed(uint32_t layer) const {
-        return layer_provenance[layer] == ROUTECAP_PROVENANCE_RECOMPUTED;
+        return of.provenance[layer] == ROUTECAP_PROVENANCE_RECOMPUTED;
     }
-    // By the number of experts and never by the data.
-    static uint32_t id_bytes_for(const std::vector<uint32_t> &layer_experts) {
-        for (const uint32_t e : layer_experts)
-            if (e > 256) return 2;
+    static bool is_uniform(uint32_t k, const Layers &layers) {
+        for (size_t l = 0; l < layers.size(); l++)
+            if (layers.k[l] != k || layers.least[l] != k) return false;
+        return true;
+    }
+    // By what the layers are and never by the data. The mark of an unused column is no id.
+    static uint32_t id_bytes_for(uint32_t k, const Layers &layers) {
+        const uint32_t most = is_uniform(k, layers) ? 256 : 255;
+        for (const uint32_t e : layers.experts)
+            if (e > most) return 2;
         return 1;
     }
     int32_t dtype() const { return id_bytes == 1 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
+    // Which kernels do the cells: those for k columns, or those that look at the rules.
+    uint32_t kernel_k() const { return uniform ? k : 0; }
 
     // ---- Cells of a row
 
@@ -125,6 +158,19 @@ struct Shape : kernels::RowLayout {
             n += static_cast<uint32_t>(
                 __builtin_popcount(static_cast<uint32_t>(validity(row)[b] & recomputed[b])));
         return n;
+    }
+    // How many experts a valid cell has. Its other columns come last, and are unused.
+    template <class Id>
+    uint32_t count(const Id *ids, uint32_t layer) const {
+        uint32_t n = of.k[layer];
+        if (!uniform)
+            while (n > of.least[layer] && ids[n - 1] == kernels::kUnused<Id>) n--;
+        return n;
+    }
+    uint32_t count(const uint8_t *row, uint32_t layer) const {
+        const uint8_t *ids = cell(row, layer);
+        return id_bytes == 1 ? count<uint8_t>(ids, layer)
+                             : count<uint16_t>(reinterpret_cast<const uint16_t *>(ids), layer);
     }
     // The reason of a missing cell is its first id, and its other ids are zero.
     void mark(uint8_t *row, uint32_t layer, int32_t reason) const {
@@ -160,8 +206,8 @@ struct Shape : kernels::RowLayout {
 
     // Whether rows of both shapes have the same layout in memory, and ids have the same meaning.
     bool same_rows(const Shape &other) const {
-        return k == other.k && id_space == other.id_space && layer_map == other.layer_map &&
-               layer_experts == other.layer_experts;
+        return k == other.k && id_space == other.id_space && of.map == other.of.map &&
+               of.visit == other.of.visit && rules == other.rules;
     }
     // Whether rows of `other`, with which same_rows() holds, may become rows of this shape. They
     // may not if a layer is recomputed there and captured here: its cells would pass for captured
@@ -180,14 +226,21 @@ using ShapePtr = std::shared_ptr<const Shape>;
 ShapePtr with_provenance_of_both(const ShapePtr &a, const Shape &b);
 
 // A shape as callers describe it. The arrays have `layers` elements. NULL stands for 0..layers-1,
-// for `experts` in every layer, and for CAPTURED in every layer.
+// for `experts` in every layer, for CAPTURED, for k, for layer_k, and for 0 in every layer.
 struct ShapeSource {
     uint32_t layers, k, experts;
     int32_t id_space;
     const int32_t *layer_map;
     const uint32_t *layer_experts;
     const int32_t *layer_provenance;
+    const uint32_t *layer_k, *layer_min_k, *layer_visit;
 };
+// From a struct of the header that has these fields.
+template <class T>
+ShapeSource shape_source(const T &from, int32_t id_space, const int32_t *provenance) {
+    return {from.layers,        from.k,     from.experts, id_space,         from.layer_map,
+            from.layer_experts, provenance, from.layer_k, from.layer_min_k, from.layer_visit};
+}
 // Checks a description and makes the shape. `what` names the description in the text of an error.
 int32_t make_shape(const ShapeSource &source, const char *what, ShapePtr &shape);
 // Checks that one number of a description is in [low, high].

@@ -39,9 +39,10 @@ int32_t read_config(const routecap_config *config, Config &out) {
     if ((c.flags & ~kFlags) != 0 || c.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags,
                       c.reserved);
-    const ShapeSource shape{
-        c.layers, c.k, c.experts, c.id_space, c.layer_map, c.layer_experts, c.layer_provenance};
-    if (int32_t s = make_shape(shape, "config", out.shape); s < 0) return s;
+    if (int32_t s =
+            make_shape(shape_source(c, c.id_space, c.layer_provenance), "config", out.shape);
+        s < 0)
+        return s;
     if (int32_t s = between("rows", c.rows, 1, ROUTECAP_MAX_ROWS); s < 0) return s;
     out.backend = c.backend;
     out.device = c.device;

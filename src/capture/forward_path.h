@@ -63,7 +63,10 @@ private:
     bool known(const kernels::Placement &to, bool capturing) const;
     void make_room(uint32_t layer);
     void note_recorded(uint32_t layer, const kernels::Placement &to, bool capturing) noexcept;
-    int32_t check_source(const routecap_source &s, kernels::Source &source) const;
+    int32_t check_columns(const routecap_source &s, std::span<const RecordedLayer> layers,
+                          uint32_t &k) const;
+    int32_t check_source(const routecap_source &s, std::span<const RecordedLayer> layers,
+                         kernels::Source &source) const;
     int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers,
                    routecap_stream stream);
     int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,

@@ -44,7 +44,7 @@ routecap_layer_probe Probe::without_sink(uint32_t rows) {
 }
 
 routecap_layer_probe Probe::layer(std::span<const unsigned char> bytes, int32_t dtype,
-                                  uint32_t rows, uint32_t experts) {
+                                  uint32_t rows, const kernels::CellRule &rule) {
     std::vector<int64_t> ids;
     int64_t poison = 0;
     switch (dtype) {
@@ -57,26 +57,28 @@ routecap_layer_probe Probe::layer(std::span<const unsigned char> bytes, int32_t 
     bool sequence = true, constant = true;
     const int64_t *first = nullptr;  // the first row that was written
     for (uint32_t r = 0; r < rows; r++) {
-        const int64_t *row = ids.data() + size_t{r} * k_;
-        uint32_t written = 0, in_range = 0;
-        bool ascending = true, distinct = true;
-        for (uint32_t c = 0; c < k_; c++) {
+        const int64_t *row = ids.data() + size_t{r} * rule.k;
+        uint32_t used = rule.k, written = 0, in_range = 0;
+        while (used > rule.least && row[used - 1] == kernels::kNoExpert) used--;
+        bool ascending = used > 0, distinct = true;
+        for (uint32_t c = 0; c < used; c++) {
             written += row[c] != poison;
             ascending &= row[c] == c;
             distinct &= std::find(row, row + c, row[c]) == row + c;
-            if (row[c] < 0 || row[c] >= static_cast<int64_t>(experts)) continue;
+            if (row[c] < 0 || row[c] >= static_cast<int64_t>(rule.experts)) continue;
             in_range++;
             const auto id = static_cast<int32_t>(row[c]);
             p.lowest = p.lowest < 0 ? id : std::min(p.lowest, id);
             p.highest = std::max(p.highest, id);
         }
-        (written == 0 ? p.rows_unwritten : written < k_ ? p.rows_incomplete : p.rows_written)++;
+        const bool all = written == used;
+        (all ? p.rows_written : written == 0 ? p.rows_unwritten : p.rows_incomplete)++;
         p.rows_out_of_range += in_range < written;
-        if (written < k_) continue;
-        p.rows_duplicate += in_range == k_ && !distinct;
+        if (!all) continue;
+        p.rows_duplicate += in_range == used && !distinct;
         sequence &= ascending;
         if (first == nullptr) first = row;
-        constant &= std::equal(row, row + k_, first);
+        constant &= std::equal(row, row + rule.k, first);
     }
     const bool several = p.rows_written > 1;
     const auto flag = [&p](bool is, uint32_t found) { p.found |= is ? found : 0; };

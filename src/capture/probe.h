@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/body.h"
 #include "routecap.h"
 
 namespace routecap {
@@ -12,14 +13,12 @@ namespace routecap {
 // Layers are given one after another: each is compared with the one before.
 class Probe {
 public:
-    explicit Probe(uint32_t k) : k_(k) {}
-    // `ids` is rows * k ids of a sink's dtype, as they lie there.
+    // `ids` is rows * rule.k ids of a sink's dtype, as they lie there.
     routecap_layer_probe layer(std::span<const unsigned char> ids, int32_t dtype, uint32_t rows,
-                               uint32_t experts);
+                               const kernels::CellRule &rule);
     routecap_layer_probe without_sink(uint32_t rows);
 
 private:
-    const uint32_t k_;
     std::vector<int64_t> before_;  // the ids of the layer before
 };
 

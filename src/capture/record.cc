@@ -76,13 +76,36 @@ void ForwardPath::note_recorded(uint32_t layer, const kernels::Placement &to,
 
 // ---- Ids ------------------------------------------------------------------------------------
 
-int32_t ForwardPath::check_source(const routecap_source &s, kernels::Source &source) const {
+// The widest of the layers that a source is for, which must all allow what it says.
+int32_t ForwardPath::check_columns(const routecap_source &s, std::span<const RecordedLayer> layers,
+                                   uint32_t &k) const {
+    const Shape &shape = *config_.shape;
+    const uint32_t k_source = s.k_source != 0 ? s.k_source : shape.k;
+    for (const RecordedLayer &l : layers) {
+        if (int32_t status = check_exists(l.layer); status < 0) return status;
+        const kernels::CellRule &rule = shape.rules[l.layer];
+        k = std::max<uint32_t>(k, rule.k);
+        if (k_source < rule.k)
+            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
+                          "the source has %u columns, a row of layer %u %u", k_source, l.layer,
+                          rule.k);
+        if (s.none != 0 && rule.least == rule.k)
+            return report(ROUTECAP_ERR_ARGUMENT,
+                          "source.none is %d, and every token has %u experts in layer %u: see "
+                          "config.layer_min_k",
+                          s.none, rule.k, l.layer);
+    }
+    return ROUTECAP_OK;
+}
+
+int32_t ForwardPath::check_source(const routecap_source &s, std::span<const RecordedLayer> layers,
+                                  kernels::Source &source) const {
     const uint32_t element = source_element_bytes(s.dtype);
     if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
-    const uint32_t k = config_.shape->k, k_source = s.k_source != 0 ? s.k_source : k;
-    if (k_source < k)
-        return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the source has %u columns, a row %u", k_source,
-                      k);
+    if (s.reserved != 0) return refuse_reserved(static_cast<int32_t>(s.reserved));
+    const uint32_t k_source = s.k_source != 0 ? s.k_source : config_.shape->k;
+    uint32_t k = 1;
+    if (int32_t status = check_columns(s, layers, k); status < 0) return status;
     if ((s.flags & ~(ROUTECAP_SOURCE_OVERLAP | ROUTECAP_SOURCE_WHOLE_STEP)) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
     const int64_t row_stride = s.row_stride != 0 ? s.row_stride : k_source,
@@ -101,6 +124,7 @@ int32_t ForwardPath::check_source(const routecap_source &s, kernels::Source &sou
               .dtype = s.dtype,
               .offset = s.offset,
               .table_size = s.table_size,
+              .none = s.none,
               .to = {s.rows, s.first_row, s.live_rows, s.row_base, s.row_index}};
     return check_placement(source.to);
 }
@@ -153,7 +177,7 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
     bool capturing = false;
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     kernels::Source source;
-    if (int32_t status = check_source(s, source); status < 0) return status;
+    if (int32_t status = check_source(s, layers, source); status < 0) return status;
     const bool whole = (s.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
     if (whole && (s.first_row != 0 || s.live_rows != nullptr || s.row_base != nullptr ||
                   s.row_index != nullptr || (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0))
@@ -232,26 +256,25 @@ int32_t ForwardPath::route(uint32_t layer, const routecap_router *router,
     if (!shape.is_recomputed(layer))
         return report(ROUTECAP_ERR_STATE,
                       "layer %u is not one that config.layer_provenance calls recomputed", layer);
-    const uint32_t experts = l.experts != 0 ? l.experts : shape.layer_experts[layer];
-    if (experts < shape.k || experts > shape.layer_experts[layer] ||
-        experts > ROUTECAP_MAX_ROUTED_EXPERTS)
+    const kernels::CellRule &rule = shape.rules[layer];
+    const uint32_t experts = l.experts != 0 ? l.experts : rule.experts;
+    if (experts < rule.k || experts > rule.experts || experts > ROUTECAP_MAX_ROUTED_EXPERTS)
         return report(ROUTECAP_ERR_ARGUMENT, "%u columns of logits, for a layer of %u experts",
-                      experts, shape.layer_experts[layer]);
+                      experts, uint32_t{rule.experts});
     kernels::Router checked;
-    if (int32_t status = check_router(r, shape.k, experts, checked); status < 0) return status;
-    if (int32_t status = check_logits(l, r.hash_table != nullptr, shape.k); status < 0)
+    if (int32_t status = check_router(r, rule.k, experts, checked); status < 0) return status;
+    if (int32_t status = check_logits(l, r.hash_table != nullptr, rule.k); status < 0)
         return status;
-    const kernels::Logits from{
-        .logits = l.logits,
-        .row_stride = l.row_stride != 0 ? l.row_stride : experts,
-        .column_stride = l.column_stride != 0 ? l.column_stride : 1,
-        .dtype = l.dtype,
-        .experts = experts,
-        .to = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
-        .tokens = l.tokens,
-        .tokens_dtype = l.tokens_dtype,
-        .weights = l.weights,
-        .weights_stride = l.weights_stride != 0 ? l.weights_stride : shape.k};
+    const kernels::Logits from{.logits = l.logits,
+                               .row_stride = l.row_stride != 0 ? l.row_stride : experts,
+                               .column_stride = l.column_stride != 0 ? l.column_stride : 1,
+                               .dtype = l.dtype,
+                               .experts = experts,
+                               .to = {l.rows, l.first_row, l.live_rows, l.row_base, l.row_index},
+                               .tokens = l.tokens,
+                               .tokens_dtype = l.tokens_dtype,
+                               .weights = l.weights,
+                               .weights_stride = l.weights_stride != 0 ? l.weights_stride : rule.k};
     if (int32_t status = check_placement(from.to); status < 0) return status;
     if (int32_t status = check_layer(layer, from.to, capturing); status < 0) return status;
     if (check_)
@@ -326,7 +349,7 @@ int32_t ForwardPath::probe(uint32_t rows, routecap_layer_probe *layers, size_t l
     if (int32_t s = backend_->wait_for(stream, begun); s < 0) return s;
     if (begun == 0) return report(ROUTECAP_ERR_STATE, "no row is begun");
     if (rows > begun) return report(ROUTECAP_ERR_CAPACITY, "%u rows of %u begun", rows, begun);
-    Probe probe(shape->k);
+    Probe probe;
     std::vector<routecap_layer_probe> results(count);
     std::vector<unsigned char> ids(size_t{rows} * shape->k * backend_->sink().widest());
     uint32_t found = 0;
@@ -337,8 +360,8 @@ int32_t ForwardPath::probe(uint32_t rows, routecap_layer_probe *layers, size_t l
         } else {
             if (int32_t s = backend_->read_layer(l, rows, ids.data()); s < 0) return s;
             results[l] = probe.layer(
-                std::span(ids).first(size_t{rows} * shape->k * sink_element_bytes(sink.dtype)),
-                sink.dtype, rows, sink.experts);
+                std::span(ids).first(size_t{rows} * sink.rule.k * sink_element_bytes(sink.dtype)),
+                sink.dtype, rows, sink.rule);
         }
         found |= results[l].found;
     }

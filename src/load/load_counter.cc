@@ -32,7 +32,8 @@ void LoadCounter::add(const uint8_t *rows, uint64_t count, const uint8_t *known,
         for (uint32_t l = 0; l < shape_->layers;
              l++, cell += shape_->cell_bytes, to += shape_->experts) {
             if (!shape_->valid(rows, l) || (known != nullptr && shape_->valid(known, l))) continue;
-            for (uint32_t c = 0; c < shape_->k; c++) {
+            const uint32_t used = shape_->count(rows, l);
+            for (uint32_t c = 0; c < used; c++) {
                 uint16_t id = cell[c];
                 if (shape_->id_bytes == 2) std::memcpy(&id, cell + size_t{2} * c, sizeof id);
                 to[id]++;

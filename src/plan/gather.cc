@@ -33,8 +33,12 @@ int32_t gather(const Plan &plan, const routecap_plan_source *sources, size_t sou
     found.report_to(report);
     const int32_t status = found.status();
     if (status < 0) return status;
-    RowWriter writer(plan,
-                     {dst, classes, plan.element_bytes(), plan.row_stride(), plan.layer_stride()});
+    RowWriter writer(plan, {.ids = dst,
+                            .classes = classes,
+                            .element_bytes = plan.element_bytes(),
+                            .row_stride = plan.row_stride(),
+                            .layer_stride = plan.layer_stride(),
+                            .none = plan.filler().none_value});
     for (const Piece &piece : found.pieces()) writer.write(piece);
     for (const PlanRun &run : plan.layout().runs)
         if (run.row_class != ROUTECAP_PLAN_CLASS_VALID) writer.fill(run);

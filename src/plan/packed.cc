@@ -49,7 +49,7 @@ int32_t unpack_on_host(const Plan &plan, const void *packed, const routecap_plan
                        routecap_stream stream) {
     if (stream != nullptr)
         return report(ROUTECAP_ERR_ARGUMENT, "the host backend has no streams: pass NULL");
-    kernels::with_columns(plan.k(), [&]<uint32_t K>() {
+    kernels::with_columns(plan.shape().kernel_k(), [&]<uint32_t K>() {
         const kernels::Unpack<K> body{static_cast<const uint8_t *>(packed), to.dst, to.classes,
                                       plan.shape()};
         for (uint32_t o = 0; o < body.outer(); o++)
@@ -96,7 +96,12 @@ int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t sourc
             name_rows(run, static_cast<uint32_t>(run.row_class), run.ordinal);
     if (header.validity != 0)
         std::memset(at + header.validity, 0, plan.layout().needed * header.validity_bytes);
-    RowWriter writer(plan, {at + header.ids, nullptr, header.id_bytes, plan.layers().size(), 1});
+    RowWriter writer(plan, {.ids = at + header.ids,
+                            .classes = nullptr,
+                            .element_bytes = header.id_bytes,
+                            .row_stride = plan.layers().size(),
+                            .layer_stride = 1,
+                            .none = -1});  // kUnused of either width
     uint64_t n = 0;
     for (Piece piece : found.pieces()) {
         name_rows(piece, ROUTECAP_PLAN_CLASS_VALID, n);

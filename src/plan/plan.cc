@@ -19,9 +19,9 @@ int32_t Plan::create(const routecap_plan_config *config, std::unique_ptr<Plan> &
 }
 
 int32_t Plan::read_ids(const routecap_plan_config &c) {
-    const ShapeSource source{
-        c.layers, c.k, c.experts, ROUTECAP_ID_SPACE_LOGICAL, c.layer_map, c.layer_experts, nullptr};
-    if (int32_t s = make_shape(source, "config", ids_); s < 0) return s;
+    if (int32_t s = make_shape(shape_source(c, ROUTECAP_ID_SPACE_LOGICAL, nullptr), "config", ids_);
+        s < 0)
+        return s;
     const uint32_t ranks = c.expert_parallel != 0 ? c.expert_parallel : 1;
     if (int32_t s = check_between("config", "expert_parallel", ranks, 1, ROUTECAP_MAX_EXPERTS);
         s < 0)
@@ -48,14 +48,20 @@ int32_t Plan::read_ids(const routecap_plan_config &c) {
         return s;
     if (int32_t s = fits(c.lost == ROUTECAP_PLAN_LOST_MARK, "lost_value", c.lost_value); s < 0)
         return s;
+    if (int32_t s = fits(!ids_->uniform, "none_value", c.none_value); s < 0) return s;
+    if (!ids_->uniform && element.written(c.none_value) < ids_->experts)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "a column without an expert would look like expert %llu: set none_value",
+                      ull(element.written(c.none_value)));
 
     element_bytes_ = element.size, dtype_ = c.dtype, order_ = c.order;
     for (uint32_t l = 0; l < ids_->layers; l++)
-        layers_.push_back({ids_->layer_map[l], ids_->layer_experts[l]});
+        layers_.push_back({ids_->of.map[l], ids_->rules[l]});
     filler_ = {.fill = c.fill,
                .lost = c.lost,
                .fill_value = c.fill_value,
                .lost_value = c.lost_value,
+               .none_value = c.none_value,
                .ranks = ranks,
                .reserved = 0};
     return ROUTECAP_OK;
@@ -65,9 +71,11 @@ kernels::PackedShape Plan::shape() const {
     return {static_cast<uint32_t>(layout_.rows),
             static_cast<uint32_t>(layers_.size()),
             ids_->k,
+            ids_->uniform,
             ids_->experts,
             dtype_,
-            order_};
+            order_,
+            0};
 }
 
 bool Plan::lost_may_look_like_experts() const {

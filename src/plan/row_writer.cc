@@ -104,16 +104,16 @@ RowWriter::RowWriter(const Plan &plan, const RowTarget &to)
     const kernels::Filler &filler = plan.filler();
     std::vector<uint32_t> sizes;
     for (const kernels::PlanLayer &layer : plan.layers()) {
-        const auto known = std::find(sizes.begin(), sizes.end(), layer.experts);
+        const uint32_t experts = layer.rule.experts;
+        const auto known = std::find(sizes.begin(), sizes.end(), experts);
         cycle_of_.push_back(static_cast<size_t>(known - sizes.begin()));
         if (known != sizes.end()) continue;
-        sizes.push_back(layer.experts);
-        auto &cycle = cycles_.emplace_back((layer.experts + plan.k()) * to.element_bytes);
+        sizes.push_back(experts);
+        auto &cycle = cycles_.emplace_back((experts + plan.k()) * to.element_bytes);
         with_width(to.element_bytes, [&]<class T>(T) {
             auto *at = reinterpret_cast<T *>(cycle.data());
-            for (uint32_t r = 0; r < layer.experts + plan.k(); r++)
-                at[r] = static_cast<T>(
-                    kernels::balanced(r % layer.experts, layer.experts, filler.ranks));
+            for (uint32_t r = 0; r < experts + plan.k(); r++)
+                at[r] = static_cast<T>(kernels::balanced(r % experts, experts, filler.ranks));
         });
     }
 }
@@ -134,17 +134,30 @@ void RowWriter::write_lost(const Piece &piece, uint64_t r, size_t layer) {
     if (filler.lost == ROUTECAP_PLAN_LOST_MARK)
         std::fill_n(to, plan_.k(), static_cast<T>(filler.lost_value));
     else
-        std::copy_n(experts_from<T>(
-                        filler.number(piece.ordinal + r, at.index, at.experts, plan_.k()), layer),
-                    plan_.k(), to);
+        write_experts(to, filler.number(piece.ordinal + r, at.index, at.rule.experts, at.rule.k),
+                      layer);
     if (to_.classes != nullptr)
         to_.classes[(piece.row + r * piece.step) * to_.row_stride + layer * to_.layer_stride] =
             ROUTECAP_PLAN_CLASS_LOST;
 }
 
+template <class T>
+void RowWriter::write_experts(T *to, uint32_t number, size_t layer) {
+    const uint32_t used = plan_.layers()[layer].rule.k;
+    std::copy_n(experts_from<T>(number, layer), used, to);
+    std::fill_n(to + used, plan_.k() - used, static_cast<T>(to_.none));
+}
+
+template <class T, class Id>
+void RowWriter::mark_unused(T *to, const Id *from, size_t layer) {
+    const uint32_t least = plan_.layers()[layer].rule.least;
+    for (uint32_t c = plan_.k(); c > least && from[c - 1] == kernels::kUnused<Id>; c--)
+        to[c - 1] = static_cast<T>(to_.none);
+}
+
 template <class T, class Id, uint32_t K>
 void RowWriter::copy(const Piece &piece) {
-    if (!piece.whole || piece.step != 1)
+    if (!piece.whole || piece.step != 1 || !plan_.ids()->uniform)
         copy_cells<T, Id, K>(piece);
     else if (to_.layer_stride == 1 && piece.source->adjacent)
         copy_rows<T, Id>(piece);
@@ -186,10 +199,14 @@ void RowWriter::copy_cells(const Piece &piece) {
     const uint32_t k = kernels::columns<K>(plan_.k());
     for (uint64_t r = 0; r < piece.rows; r++)
         for (size_t l = 0; l < plan_.layers().size(); l++) {
-            if (piece.valid(r, l))
-                widen(cell<T>(piece.row + r * piece.step, l), piece.cell<Id>(r, l, k), k);
-            else
+            if (!piece.valid(r, l)) {
                 write_lost<T>(piece, r, l);
+                continue;
+            }
+            T *const to = cell<T>(piece.row + r * piece.step, l);
+            const Id *const from = piece.cell<Id>(r, l, k);
+            widen(to, from, k);
+            if constexpr (K == 0) mark_unused(to, from, l);
         }
 }
 
@@ -202,7 +219,7 @@ void RowWriter::write(const Piece &piece) {
         return;
     }
     with_width(to_.element_bytes, [&]<class T>(T) {
-        kernels::with_columns(plan_.k(), [&]<uint32_t K>() {
+        kernels::with_columns(plan_.ids()->kernel_k(), [&]<uint32_t K>() {
             if (piece.source->width == 1)
                 copy<T, uint8_t, K>(piece);
             else
@@ -226,19 +243,19 @@ void RowWriter::write(const Piece &piece) {
 template <class T>
 void RowWriter::fill_cells(const PlanRun &run) {
     const kernels::Filler &filler = plan_.filler();
-    const uint32_t k = plan_.k();
     for (size_t l = 0; l < plan_.layers().size(); l++) {
         const kernels::PlanLayer &at = plan_.layers()[l];
-        uint32_t number = filler.number(run.ordinal, at.index, at.experts, k);
+        const uint32_t k = at.rule.k;
+        uint32_t number = filler.number(run.ordinal, at.index, at.rule.experts, k);
         for (uint64_t r = 0; r < run.rows; r++) {
             T *to = cell<T>(run.row + r * run.step, l);
             if (filler.fill == ROUTECAP_PLAN_FILL_VALUE) {
-                std::fill_n(to, k, static_cast<T>(filler.fill_value));
+                std::fill_n(to, plan_.k(), static_cast<T>(filler.fill_value));
                 continue;
             }
-            std::copy_n(experts_from<T>(number, l), k, to);
+            write_experts(to, number, l);
             number += k;
-            if (number >= at.experts) number -= at.experts;
+            if (number >= at.rule.experts) number -= at.rule.experts;
         }
     }
 }

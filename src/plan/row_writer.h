@@ -15,6 +15,7 @@ struct RowTarget {
     uint8_t *classes;                   // or nullptr
     uint32_t element_bytes;             // of an id
     uint64_t row_stride, layer_stride;  // in cells, of both; one of them is 1
+    int64_t none;                       // in columns without an expert
 };
 
 class RowWriter {
@@ -41,6 +42,12 @@ private:
     void copy_cells(const Piece &piece);
     template <class T>
     void fill_cells(const PlanRun &run);
+    // Writes a filled cell.
+    template <class T>
+    void write_experts(T *to, uint32_t number, size_t layer);
+    // Marks the columns of a copied cell that have no expert.
+    template <class T, class Id>
+    void mark_unused(T *to, const Id *from, size_t layer);
     void classify(uint64_t row, uint64_t step, uint64_t rows, uint8_t row_class);
 
     template <class T>

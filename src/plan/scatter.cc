@@ -13,18 +13,22 @@
 namespace routecap {
 namespace {
 
-// Narrows one cell. Returns 0 if it is valid, otherwise the reason.
+// Narrows one cell of k columns. Returns 0 if it is valid, otherwise the reason. `none` is in
+// columns without an expert.
 template <class T, class Id, uint32_t K>
-int32_t read_cell(const T *cell, uint32_t k, uint32_t experts, Id *to) {
-    bool negative = false, in_range = true;
-    for (uint32_t c = 0; c < kernels::columns<K>(k); c++) {
+int32_t read_cell(const T *cell, uint32_t k, const kernels::CellRule &rule, T none, Id *to) {
+    uint32_t used = kernels::columns<K>(k);
+    if constexpr (K == 0)
+        while (used > rule.least && cell[used - 1] == none) to[--used] = kernels::kUnused<Id>;
+    bool negative = false, in_range = used <= rule.k;
+    for (uint32_t c = 0; c < used; c++) {
         if constexpr (std::is_signed_v<T>) negative |= cell[c] < 0;
-        in_range &= static_cast<uint64_t>(cell[c]) < experts;
+        in_range &= static_cast<uint64_t>(cell[c]) < rule.experts;
         to[c] = static_cast<Id>(cell[c]);
     }
     if (negative) return ROUTECAP_MISSING_UNWRITTEN;
     if (!in_range) return ROUTECAP_MISSING_OUT_OF_RANGE;
-    return kernels::distinct<Id, K>(to, k) ? 0 : ROUTECAP_MISSING_DUPLICATE;
+    return kernels::distinct<Id, K>(to, used) ? 0 : ROUTECAP_MISSING_DUPLICATE;
 }
 
 // Returns whether all cells are valid.
@@ -41,7 +45,8 @@ bool read_cells(const Plan &plan, const T *ids, const uint8_t *classes, const Pl
             const bool lost = classes != nullptr && classes[at] == ROUTECAP_PLAN_CLASS_LOST;
             const int32_t reason =
                 lost ? ROUTECAP_MISSING_UNWRITTEN
-                     : read_cell<T, Id, K>(ids + at * shape.k, shape.k, shape.layer_experts[l],
+                     : read_cell<T, Id, K>(ids + at * shape.k, shape.k, shape.rules[l],
+                                           static_cast<T>(plan.filler().none_value),
                                            reinterpret_cast<Id *>(shape.cell(row, l)));
             complete &= reason == 0;
             if (reason == 0)
@@ -82,7 +87,7 @@ int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8
             if (run.row_class != ROUTECAP_PLAN_CLASS_VALID) continue;
             with_dtype(plan.dtype(), [&]<class T>(T) {
                 const auto *from = static_cast<const T *>(ids);
-                complete &= with_k(shape.k, [&]<uint32_t K>() {
+                complete &= with_k(shape.kernel_k(), [&]<uint32_t K>() {
                     return shape.id_bytes == 1
                                ? read_cells<T, uint8_t, K>(plan, from, classes, run, records)
                                : read_cells<T, uint16_t, K>(plan, from, classes, run, records);

@@ -60,18 +60,23 @@ int32_t PlanSources::add(const routecap_plan_source &given) {
         source.layers = sources_.back().layers, source.adjacent = sources_.back().adjacent;
         return sources_.push_back(std::move(source)), ROUTECAP_OK;
     }
-    for (const kernels::PlanLayer &layer : plan_.layers()) {
-        const auto found =
-            std::lower_bound(shape.layer_map.begin(), shape.layer_map.end(), layer.index);
-        if (found == shape.layer_map.end() || *found != layer.index)
+    const Shape &wanted = *plan_.ids();
+    for (uint32_t p = 0; p < wanted.layers; p++) {
+        const size_t found = shape.of.find(wanted.of.key(p));
+        if (found == shape.layers)
             return report(ROUTECAP_ERR_UNKNOWN_LAYER,
-                          "the routing of sample %llu has no layer %d of the decoder",
-                          ull(given.sample), layer.index);
-        const auto l = static_cast<uint32_t>(found - shape.layer_map.begin());
-        if (shape.layer_experts[l] != layer.experts)
-            return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                          "layer %d has %u experts in the routing of sample %llu, %u in the plan",
-                          layer.index, shape.layer_experts[l], ull(given.sample), layer.experts);
+                          "the routing of sample %llu has no layer %s of the decoder",
+                          ull(given.sample), wanted.layer_name(p).text);
+        const auto l = static_cast<uint32_t>(found);
+        const kernels::CellRule &rule = shape.rules[l], &plans = wanted.rules[p];
+        if (rule != plans)
+            return report(
+                ROUTECAP_ERR_SHAPE_MISMATCH,
+                "layer %s has %u to %u of %u experts in the routing of sample %llu, %u to "
+                "%u of %u in the plan",
+                wanted.layer_name(p).text, uint32_t{rule.least}, uint32_t{rule.k},
+                uint32_t{rule.experts}, ull(given.sample), uint32_t{plans.least}, uint32_t{plans.k},
+                uint32_t{plans.experts});
         source.adjacent &= source.layers.empty() || l == source.layers.back() + 1;
         source.layers.push_back(l);
     }

@@ -11,10 +11,10 @@ int32_t read_store_config(const routecap_store_config *config, const routecap_co
     if (int32_t s = read_struct(c, config, "config"); s < 0) return s;
     routecap_config of;
     if (int32_t s = read_struct(of, shape, "shape"); s < 0) return s;
-    const ShapeSource source{of.layers,          of.k,         of.experts,
-                             of.id_space,        of.layer_map, of.layer_experts,
-                             of.layer_provenance};
-    if (int32_t s = make_shape(source, "shape", out.shape); s < 0) return s;
+    if (int32_t s =
+            make_shape(shape_source(of, of.id_space, of.layer_provenance), "shape", out.shape);
+        s < 0)
+        return s;
     if ((c.flags & ~ROUTECAP_STORE_SLOT_KEYS) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u", c.flags);
     out.flags = c.flags;

@@ -42,7 +42,7 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
     for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
         uint64_t row = segment.first - first;
         if (!segment.page) return missing_rows(row, row + segment.rows);
-        if (segment.complete && mask == nullptr && plan.layer_stride == k) {
+        if (shape.uniform && segment.complete && mask == nullptr && plan.layer_stride == k) {
             const uint8_t *from = shape.cell(segment.row(), plan.first_layer);
             T *out = dst + static_cast<int64_t>(row) * plan.row_stride;
             for (uint64_t r = 0; r < segment.rows;
@@ -57,32 +57,53 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
             for (uint32_t l = 0; l < plan.layers && mask != nullptr; l++)
                 mask[static_cast<int64_t>(row) * plan.mask_row_stride +
                      l * plan.mask_layer_stride] = shape.valid(cells, plan.first_layer + l);
-            if (plan.layer_stride == k && (segment.complete || shape.row_full(cells))) {
+            if (shape.uniform && plan.layer_stride == k &&
+                (segment.complete || shape.row_full(cells))) {
                 copy_ids(ids, size_t{plan.layers} * k, out_row);
                 continue;
             }
             for (uint32_t l = 0; l < plan.layers; l++, ids += k) {
-                const bool valid = shape.valid(cells, plan.first_layer + l);
+                const uint32_t layer = plan.first_layer + l;
+                const bool valid = shape.valid(cells, layer);
+                const uint32_t used = valid ? shape.count(ids, layer) : 0;
                 T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
-                for (uint32_t c = 0; c < k; c++)
-                    out[c] = valid ? static_cast<T>(ids[c]) : static_cast<T>(plan.fill);
+                for (uint32_t c = 0; c < used; c++) out[c] = static_cast<T>(ids[c]);
+                for (uint32_t c = used; c < k; c++)
+                    out[c] = static_cast<T>(valid ? plan.none : plan.fill);
             }
         }
     });
 }
 
-// Refuses a fill that could be taken for an expert.
-int32_t check_fill(const routecap_copy_options &o, const ElementLimits &limit, uint32_t experts,
+// Refuses a fill that could be taken for an expert, or for a column without one.
+int32_t check_fill(const routecap_copy_options &o, const ElementLimits &limit, const Shape &shape,
                    const uint8_t *mask) {
     if (!limit.holds(o.fill))
         return report(ROUTECAP_ERR_DTYPE, "fill %lld does not fit dtype %d",
                       static_cast<long long>(o.fill), o.dtype);
     const uint64_t written = limit.written(o.fill);
-    if (written < experts && mask == nullptr)
+    if (written < shape.experts && mask == nullptr)
         return report(
             ROUTECAP_ERR_ARGUMENT,
             "a missing cell would look like expert %llu: pass a mask, ROUTECAP_READ_STRICT or another fill",
             ull(written));
+    if (!shape.uniform && mask == nullptr && written == limit.written(o.none))
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "fill and none are both %lld: a missing cell would look like one without "
+                      "experts; pass a mask, ROUTECAP_READ_STRICT or another fill",
+                      static_cast<long long>(o.fill));
+    return ROUTECAP_OK;
+}
+// Refuses a value of columns without an expert that could be taken for one.
+int32_t check_none(const routecap_copy_options &o, const ElementLimits &limit, const Shape &shape) {
+    if (shape.uniform) return ROUTECAP_OK;
+    if (!limit.holds(o.none))
+        return report(ROUTECAP_ERR_DTYPE, "none %lld does not fit dtype %d",
+                      static_cast<long long>(o.none), o.dtype);
+    if (limit.written(o.none) < shape.experts)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "a column without an expert would look like expert %llu: pass another none",
+                      ull(limit.written(o.none)));
     return ROUTECAP_OK;
 }
 
@@ -109,8 +130,9 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 
     const uint32_t layers = o.layers != 0 ? o.layers : shape.layers - o.first_layer;
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
+    if (int32_t s = check_none(o, limit, shape); s < 0) return s;
     if (!strictness.complete)
-        if (int32_t s = check_fill(o, limit, shape.experts, mask); s < 0) return s;
+        if (int32_t s = check_fill(o, limit, shape, mask); s < 0) return s;
     if (o.row_stride < 0 || o.layer_stride < 0)
         return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
     const uint64_t r = rows, l = layers, k = shape.k;
@@ -146,7 +168,8 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
             .layer_stride = static_cast<int64_t>(layer_stride),
             .mask_row_stride = row_major ? static_cast<int64_t>(layers) : 1,
             .mask_layer_stride = row_major ? 1 : static_cast<int64_t>(rows),
-            .fill = o.fill};
+            .fill = o.fill,
+            .none = o.none};
     return ROUTECAP_OK;
 }
 

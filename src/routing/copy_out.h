@@ -18,7 +18,7 @@ struct CopyPlan {
     uint32_t first_layer, layers;
     int64_t row_stride, layer_stride;            // elements
     int64_t mask_row_stride, mask_layer_stride;  // bytes
-    int64_t fill;
+    int64_t fill, none;
 };
 
 // Reads and checks the options. On success dst and mask are large enough; *needed is set where it

@@ -16,20 +16,23 @@ constexpr uint64_t kMaxPageRows = 1u << 30;  // rows of a page are counted in 32
 
 // ---- Checking ---------------------------------------------------------------------------------
 
-// Reports the first valid cell that is not k distinct experts of its layer.
+// Reports the first valid cell that is not as its layer's rule says.
 template <class Id, uint32_t K>
 int32_t check_cells(const Shape &shape, const uint8_t *row, uint64_t position) {
     for (uint32_t l = 0; l < shape.layers; l++) {
         if (!shape.valid(row, l)) continue;
+        const kernels::CellRule &rule = shape.rules[l];
         const auto *ids = reinterpret_cast<const Id *>(shape.cell(row, l));
-        bool in_range = true;
-        for (uint32_t c = 0; c < kernels::columns<K>(shape.k); c++)
-            in_range &= ids[c] < shape.layer_experts[l];
-        if (in_range && kernels::distinct<Id, K>(ids, shape.k)) continue;
+        const uint32_t used = K != 0 ? K : shape.count(ids, l);
+        bool good = true;
+        for (uint32_t c = 0; c < used; c++) good &= ids[c] < rule.experts;
+        for (uint32_t c = used; c < shape.k; c++) good &= ids[c] == kernels::kUnused<Id>;
+        if (good && kernels::distinct<Id, K>(ids, used)) continue;
         return report(ROUTECAP_ERR_FORMAT,
-                      "row %llu, layer %u is said to be valid and is not %u distinct experts "
+                      "row %llu, layer %u is said to be valid and is not %u to %u distinct experts "
                       "in [0,%u)",
-                      ull(position), l, shape.k, shape.layer_experts[l]);
+                      ull(position), l, uint32_t{rule.least}, uint32_t{rule.k},
+                      uint32_t{rule.experts});
     }
     return ROUTECAP_OK;
 }
@@ -39,8 +42,12 @@ public:
     RowCheck(const Shape &shape, bool trusted)
         : shape_(shape),
           trusted_(trusted),
-          alike_(std::all_of(shape.layer_experts.begin(), shape.layer_experts.end(),
-                             [&](uint32_t experts) { return experts == shape.experts; })),
+          alike_(std::all_of(shape.rules.begin(), shape.rules.end(),
+                             [&](const kernels::CellRule &rule) {
+                                 return rule == kernels::CellRule{shape.rules[0].experts,
+                                                                  static_cast<uint8_t>(shape.k),
+                                                                  static_cast<uint8_t>(shape.k)};
+                             })),
           distinct_(shape.k, shape.experts) {}
 
     // Sets run.complete if the rows are it.
@@ -72,7 +79,7 @@ private:
         if (trusted_) return ROUTECAP_OK;
         const bool narrow = shape_.id_bytes == 1;
         if (full && (narrow ? all_good<uint8_t>(row) : all_good<uint16_t>(row))) return ROUTECAP_OK;
-        return with_k(shape_.k, [&]<uint32_t K>() {
+        return with_k(shape_.kernel_k(), [&]<uint32_t K>() {
             return narrow ? check_cells<uint8_t, K>(shape_, row, position)
                           : check_cells<uint16_t, K>(shape_, row, position);
         });
@@ -91,7 +98,7 @@ private:
 
     const Shape &shape_;
     const bool trusted_;
-    const bool alike_;  // all layers have as many experts
+    const bool alike_;  // all layers have as many experts, and all cells k of them
     Distinct distinct_;
 };
 
@@ -268,9 +275,9 @@ int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release 
     routecap_view v;
     if (int32_t s = read_struct(v, view, "view"); s < 0) return s;
     ShapePtr shape;
-    const ShapeSource source{
-        v.layers, v.k, v.experts, v.id_space, v.layer_map, v.layer_experts, v.layer_provenance};
-    if (int32_t s = make_shape(source, "view", shape); s < 0) return s;
+    if (int32_t s = make_shape(shape_source(v, v.id_space, v.layer_provenance), "view", shape);
+        s < 0)
+        return s;
     if (int32_t s = check_view(v, *shape); s < 0) return s;
     std::vector<routecap_segment> segments;
     if (int32_t s = read_segments(v, *shape, segments); s < 0) return s;

@@ -62,9 +62,12 @@ void Routing::view(routecap_view *view) const {
     v.complete = reading_status_ == ROUTECAP_OK;
     v.first = first_;
     v.rows = rows_;
-    v.layer_map = shape().layer_map.data();
-    v.layer_experts = shape().layer_experts.data();
-    v.layer_provenance = shape().layer_provenance.data();
+    v.layer_map = shape().of.map.data();
+    v.layer_experts = shape().of.experts.data();
+    v.layer_provenance = shape().of.provenance.data();
+    v.layer_k = shape().of.k.data();
+    v.layer_min_k = shape().of.least.data();
+    v.layer_visit = shape().of.visit.data();
     v.segments = view_.data();
     v.segment_size = sizeof(routecap_segment);
     v.segment_count = view_.size();
@@ -115,43 +118,39 @@ Routing *Routing::copy() const {
 
 namespace {
 
-// The shape of a merge: the layers of all routings, by their index in the decoder. A layer that is
-// recomputed in any routing is recomputed. Null if the routings contradict one another.
+// The shape of a merge: the layers of all routings, by their keys. A layer that is recomputed in
+// any routing is recomputed. Null if the routings contradict one another.
 ShapePtr united_shape(std::span<const Routing *const> routings) {
     struct Layer {
-        uint32_t experts;
-        int32_t provenance;
+        const Shape *of;
+        uint32_t layer;
+        bool recomputed;
     };
     const Shape &a = routings.front()->shape();
-    std::map<int32_t, Layer> layers;
+    std::map<std::pair<int32_t, uint32_t>, Layer> found;
     for (const Routing *routing : routings) {
         const Shape &s = routing->shape();
         if (s.k != a.k || s.id_space != a.id_space) return nullptr;
         for (uint32_t l = 0; l < s.layers; l++) {
-            Layer &layer =
-                layers.emplace(s.layer_map[l], Layer{s.layer_experts[l], s.layer_provenance[l]})
-                    .first->second;
-            if (layer.experts != s.layer_experts[l]) return nullptr;
-            if (s.is_recomputed(l)) layer.provenance = ROUTECAP_PROVENANCE_RECOMPUTED;
+            Layer &layer = found.emplace(s.of.key(l), Layer{&s, l, false}).first->second;
+            if (s.rules[l] != layer.of->rules[layer.layer]) return nullptr;
+            layer.recomputed |= s.is_recomputed(l);
         }
     }
-    std::vector<int32_t> map, provenance;
-    std::vector<uint32_t> experts;
-    for (const auto &[index, layer] : layers)
-        map.push_back(index), experts.push_back(layer.experts),
-            provenance.push_back(layer.provenance);
-    return std::make_shared<const Shape>(a.k, a.id_space, std::move(map), std::move(experts),
-                                         std::move(provenance));
+    Layers layers;
+    for (const auto &[key, layer] : found) {
+        layers.add(layer.of->of, layer.layer);
+        if (layer.recomputed) layers.provenance.back() = ROUTECAP_PROVENANCE_RECOMPUTED;
+    }
+    return std::make_shared<const Shape>(a.k, a.id_space, std::move(layers));
 }
 
 // Converts a row to a shape that has all layers of the row's own shape, and may have more.
 class Widen {
 public:
     Widen(const Shape &from, const Shape &to) : from_(from), to_(to), row_(to.stride) {
-        for (int32_t index : from.layer_map)
-            layer_.push_back(static_cast<uint32_t>(
-                std::lower_bound(to.layer_map.begin(), to.layer_map.end(), index) -
-                to.layer_map.begin()));
+        for (uint32_t l = 0; l < from.layers; l++)
+            layer_.push_back(static_cast<uint32_t>(to.of.find(from.of.key(l))));
     }
 
     const uint8_t *row(const uint8_t *row) {
@@ -159,11 +158,15 @@ public:
         for (uint32_t l = 0; l < from_.layers; l++) {
             const uint8_t *cell = from_.cell(row, l);
             uint8_t *out = to_.cell(row_.data(), layer_[l]);
+            const bool valid = from_.valid(row, l);
+            const uint32_t used = valid ? from_.count(row, l) : to_.k;
             std::memset(out, 0, to_.cell_bytes);
-            for (uint32_t c = 0; c < to_.k; c++)
+            for (uint32_t c = 0; c < used; c++)
                 std::memcpy(out + size_t{c} * to_.id_bytes, cell + size_t{c} * from_.id_bytes,
                             from_.id_bytes);
-            if (from_.valid(row, l)) to_.set_valid(row_.data(), layer_[l]);
+            std::memset(out + size_t{used} * to_.id_bytes, 0xff,
+                        size_t{to_.k - used} * to_.id_bytes);
+            if (valid) to_.set_valid(row_.data(), layer_[l]);
         }
         return row_.data();
     }

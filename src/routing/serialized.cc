@@ -129,12 +129,8 @@ void write_tables(const Shape &shape, uint64_t first, std::span<const Run> runs,
     for (const Run &run : runs) header.rows += run.rows;
     std::memcpy(dst, &header, sizeof header);
     for (uint32_t l = 0; l < shape.layers; l++) {
-        const LayerEntry entry{shape.layer_map[l],
-                               shape.layer_experts[l],
-                               shape.layer_provenance[l],
-                               shape.k,
-                               shape.k,
-                               0};
+        const LayerEntry entry{shape.of.map[l], shape.of.experts[l], shape.of.provenance[l],
+                               shape.of.k[l],   shape.of.least[l],   shape.of.visit[l]};
         std::memcpy(dst + sizeof header + l * sizeof entry, &entry, sizeof entry);
     }
     if (!runs.empty()) std::memcpy(dst + layout.run_table, runs.data(), runs.size_bytes());
@@ -280,21 +276,18 @@ struct Parsed {
 };
 
 int32_t read_layers(const uint8_t *at, const Header &header, ShapePtr &shape) {
-    std::vector<int32_t> map, provenance;
-    std::vector<uint32_t> experts;
+    Layers of;
     for (uint32_t l = 0; l < header.layers; l++) {
         LayerEntry entry;
         std::memcpy(&entry, at + sizeof header + l * sizeof entry, sizeof entry);
-        if (entry.k != header.k || entry.min_k != header.k || entry.visit != 0)
-            return report(ROUTECAP_ERR_FORMAT,
-                          "layer %u has %u to %u experts a token and is visit %u, which this "
-                          "library does not read",
-                          l, entry.min_k, entry.k, entry.visit);
-        map.push_back(entry.index), experts.push_back(entry.experts),
-            provenance.push_back(entry.provenance);
+        of.map.push_back(entry.index), of.visit.push_back(entry.visit);
+        of.experts.push_back(entry.experts), of.provenance.push_back(entry.provenance);
+        of.k.push_back(entry.k), of.least.push_back(entry.min_k);
     }
-    const ShapeSource source{header.layers,  header.k,         0, header.id_space, map.data(),
-                             experts.data(), provenance.data()};
+    const ShapeSource source{header.layers,        header.k,      0,
+                             header.id_space,      of.map.data(), of.experts.data(),
+                             of.provenance.data(), of.k.data(),   of.least.data(),
+                             of.visit.data()};
     if (make_shape(source, "header", shape) < 0) return ROUTECAP_ERR_FORMAT;
     if (header.dtype != shape->dtype() || header.row_stride != shape->stride)
         return report(ROUTECAP_ERR_FORMAT,

@@ -84,10 +84,9 @@ int32_t Sequence::create(const routecap_sequence_config *config, Sequence **sequ
     routecap_sequence_config c;
     if (int32_t s = read_struct(c, config, "config"); s < 0) return s;
     if (c.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "config.reserved is %u", c.reserved);
-    const ShapeSource source{c.layers,        c.k,    c.experts, c.id_space, c.layer_map,
-                             c.layer_experts, nullptr};
     ShapePtr shape;
-    if (int32_t s = make_shape(source, "config", shape); s < 0) return s;
+    if (int32_t s = make_shape(shape_source(c, c.id_space, nullptr), "config", shape); s < 0)
+        return s;
     *sequence = new Sequence(storage_of(shape, c.budget_bytes));
     return ROUTECAP_OK;
 }

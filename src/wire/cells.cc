@@ -87,7 +87,7 @@ int32_t read_hint(const routecap_wire_hint *theirs, int32_t format, Hint &hint) 
 static int32_t assign_columns(bool decoder, ArrayLayout &layout) {
     std::vector<bool> captured(layout.columns);
     for (uint32_t l = 0; l < layout.shape->layers; l++) {
-        const auto column = decoder ? static_cast<uint32_t>(layout.shape->layer_map[l]) : l;
+        const auto column = decoder ? static_cast<uint32_t>(layout.shape->of.map[l]) : l;
         if (column >= layout.columns)
             return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                           "the bytes have %u columns; hint.layer_map[%u] is %u", layout.columns, l,
@@ -132,9 +132,9 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
         return report(ROUTECAP_ERR_ARGUMENT,
                       "%u columns for %u layers: hint.layer_map must say which these are",
                       layout.columns, layers);
-    if (int32_t s =
-            make_shape({layers, k, h.experts, h.id_space, h.layer_map, h.layer_experts, nullptr},
-                       "hint", layout.shape);
+    if (int32_t s = make_shape({layers, k, h.experts, h.id_space, h.layer_map, h.layer_experts,
+                                nullptr, nullptr, nullptr, nullptr},
+                               "hint", layout.shape);
         s < 0)
         return s;
     if (int32_t s = assign_columns(decoder, layout); s < 0) return s;
@@ -161,7 +161,7 @@ Cells::Cells(const ArrayLayout &layout, uint8_t *records)
       seen_(layout.shape->layers),
       unseen_(layout.shape->layers),
       in_use_(layout.left_out.size()) {
-    const std::vector<uint32_t> &column = layout.column, &experts = layout.shape->layer_experts;
+    const std::vector<uint32_t> &column = layout.column, &experts = layout.shape->of.experts;
     for (uint32_t l = 0; l < layout.shape->layers; l++)
         if (l > 0 && column[l] == column[l - 1] + 1 && experts[l] == experts[l - 1])
             stretches_.back().layers++;
@@ -207,7 +207,7 @@ void Cells::judge_row(const uint8_t *bytes, uint8_t *row) {
             if constexpr (std::is_signed_v<T>) negative |= id < 0;
             zero &= id == 0;
             const auto plain = static_cast<std::make_unsigned_t<T>>(id);
-            in_range &= plain < bound<T>(shape.layer_experts[l]);
+            in_range &= plain < bound<T>(shape.of.experts[l]);
             cell[c] = static_cast<Id>(plain);
         }
         if (in_range && !zero && kernels::distinct<Id, K>(cell, k)) {
@@ -257,7 +257,7 @@ bool Cells::write_complete(const uint8_t *bytes, uint8_t *row) {
     for (const Stretch &s : stretches_) {
         const auto most = narrow<T>(bytes + uint64_t{layout_.column[s.first]} * k * sizeof(T),
                                     uint64_t{s.layers} * k, ids + uint64_t{s.first} * k);
-        if (most >= bound<T>(shape.layer_experts[s.first])) return false;
+        if (most >= bound<T>(shape.of.experts[s.first])) return false;
         largest = std::max(largest, most);
     }
     if (!distinct_.all(ids, shape.layers)) return false;

@@ -174,11 +174,11 @@ int32_t check_hint(const routecap_wire_hint &h, const Routing &routing) {
             return report(ROUTECAP_ERR_SHAPE_MISMATCH, "the bytes have %s %llu, the hint %llu",
                           name, ull(said), ull(hinted));
     if (h.layer_map != nullptr &&
-        !std::equal(shape.layer_map.begin(), shape.layer_map.end(), h.layer_map))
+        !std::equal(shape.of.map.begin(), shape.of.map.end(), h.layer_map))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "the layer map of the bytes differs from the hint's");
     if (h.layer_experts != nullptr &&
-        !std::equal(shape.layer_experts.begin(), shape.layer_experts.end(), h.layer_experts))
+        !std::equal(shape.of.experts.begin(), shape.of.experts.end(), h.layer_experts))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "the bytes have other layer_experts than the hint");
     return ROUTECAP_OK;

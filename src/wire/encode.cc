@@ -198,6 +198,14 @@ int32_t check_options(const routecap_wire_options &o, const Format &format, cons
                serialized = o.format == ROUTECAP_WIRE_SERIALIZED;
     if ((o.columns != 0 && !decoder) || (decoder && serialized))
         return report(ROUTECAP_ERR_ARGUMENT, "options.columns is %u", o.columns);
+    if (!shape.uniform && !serialized)
+        return report(ROUTECAP_ERR_LOSSY,
+                      "%s cannot say that cells have fewer than %u experts; %s can", format.name,
+                      shape.k, find_format(ROUTECAP_WIRE_SERIALIZED)->name);
+    if (decoder && std::any_of(shape.of.visit.begin(), shape.of.visit.end(),
+                               [](uint32_t visit) { return visit != 0; }))
+        return report(ROUTECAP_ERR_LOSSY,
+                      "a layer of the decoder is there in several visits, and has one column");
     if (o.dtype != 0 && (serialized || o.format == ROUTECAP_WIRE_LISTS))
         return report(ROUTECAP_ERR_DTYPE, "%s has no dtype to choose", format.name);
     dtype = find_dtype(serialized     ? shape.dtype()
@@ -216,11 +224,11 @@ int32_t check_options(const routecap_wire_options &o, const Format &format, cons
 int32_t place_columns(const routecap_wire_options &o, const Shape &shape, Job &job,
                       bool &map_follows) {
     const bool decoder = o.column_kind == ROUTECAP_WIRE_COLUMNS_DECODER;
-    const auto last = static_cast<uint64_t>(shape.layer_map.back()) + 1;
+    const auto last = static_cast<uint64_t>(shape.of.map.back()) + 1;
     if (decoder && o.columns != 0 && o.columns < last)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "options.columns is %u, and layer %d is captured", o.columns,
-                      shape.layer_map.back());
+                      shape.of.map.back());
     const uint64_t columns = !decoder ? shape.layers : o.columns != 0 ? o.columns : last;
     if (columns > ROUTECAP_MAX_LAYERS)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "%llu columns are more than %u", ull(columns),
@@ -228,8 +236,9 @@ int32_t place_columns(const routecap_wire_options &o, const Shape &shape, Job &j
     job.columns = static_cast<uint32_t>(columns);
     map_follows = true;
     for (uint32_t l = 0; l < shape.layers; l++) {
-        job.column.push_back(decoder ? static_cast<uint32_t>(shape.layer_map[l]) : l);
-        map_follows &= decoder || shape.layer_map[l] == static_cast<int32_t>(l);
+        job.column.push_back(decoder ? static_cast<uint32_t>(shape.of.map[l]) : l);
+        map_follows &=
+            decoder || (shape.of.map[l] == static_cast<int32_t>(l) && shape.of.visit[l] == 0);
     }
     return ROUTECAP_OK;
 }

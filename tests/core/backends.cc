@@ -55,7 +55,10 @@ TEST(Naming, two_names_are_different_however_many_are_between_them) {
         std::vector<int16_t> sink(kLayers * kRows * kColumns, 1);
         std::vector<SinkLayer> layers;
         for (uint32_t l = 0; l < kLayers; l++)
-            layers.push_back({&sink[l * kRows * kColumns], kColumns, ROUTECAP_DTYPE_I16, 16});
+            layers.push_back({&sink[l * kRows * kColumns],
+                              kColumns,
+                              ROUTECAP_DTYPE_I16,
+                              {16, kColumns, kColumns}});
         std::unique_ptr<uint8_t, void (*)(void *)> memory(
             static_cast<uint8_t *>(std::aligned_alloc(64, layout.bytes())), std::free);
         Control control{};
@@ -63,7 +66,7 @@ TEST(Naming, two_names_are_different_however_many_are_between_them) {
         EXPECT_EQ(control.named.slot(), 5);
         EXPECT_EQ(control.named.epoch(), 7u);
         uint8_t *const slots = memory.get() - 5 * layout.bytes();
-        const Begin begin{layers.data(), kLayers, kColumns, 3, 0, &control, slots, layout};
+        const Begin begin{layers.data(), kLayers, 3, 0, &control, slots, layout};
         begin.once();
         const Snapshot<uint8_t, 2> snapshot{layers.data(), kLayers, kColumns,
                                             &control,      slots,   layout};

@@ -16,10 +16,11 @@ namespace {
 using namespace routecap;
 
 ShapePtr shape_of(uint32_t layers, uint32_t k) {
-    return std::make_shared<const Shape>(
-        k, ROUTECAP_ID_SPACE_LOGICAL, std::vector<int32_t>(layers),
-        std::vector<uint32_t>(layers, 256),
-        std::vector<int32_t>(layers, ROUTECAP_PROVENANCE_CAPTURED));
+    ShapeSource source{};
+    source.layers = layers, source.k = k, source.experts = 256;
+    ShapePtr shape;
+    make_shape(source, "shape", shape);
+    return shape;
 }
 
 struct Pages : testing::Test {

@@ -37,13 +37,16 @@ struct Fixture {
           sink(static_cast<size_t>(layers_) * rows * k_, T{3}),
           memory(layout.bytes() + 64, 0xcd) {
         for (uint32_t l = 0; l < layers_; l++)
-            layers.push_back(
-                {sink.data() + static_cast<size_t>(l) * rows * k, k, dtype_of<T>(), experts});
+            layers.push_back({sink.data() + static_cast<size_t>(l) * rows * k,
+                              k,
+                              dtype_of<T>(),
+                              {static_cast<uint16_t>(experts), static_cast<uint8_t>(k),
+                               static_cast<uint8_t>(k)}});
         slot = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
         control.named = {0, 1};
     }
     void begin(uint32_t n) {
-        const Begin kernel{layers.data(), layer_count, k,     n, begin_items(n, k, sizeof(T)),
+        const Begin kernel{layers.data(), layer_count, n,     begin_items(n, k, sizeof(T)),
                            &control,      slot,        layout};
         run(kernel);
         kernel.once();
@@ -99,7 +102,6 @@ TYPED_TEST(Unknown, a_source_of_no_known_dtype_has_no_ids) {
     kernel.source.dtype = 99;
     kernel.source.column_stride = 1;
     kernel.source.to.rows = 1;
-    kernel.k = 2;
     kernel.control = &f.control;
     run(kernel);
     f.snapshot();
@@ -117,7 +119,6 @@ TYPED_TEST(Unknown, a_sink_of_no_known_dtype_is_neither_written_nor_read) {
     kernel.source.dtype = ROUTECAP_DTYPE_I64;
     kernel.source.column_stride = 1;
     kernel.source.to.rows = 1;
-    kernel.k = 2;
     kernel.control = &f.control;
     run(kernel);
     f.cell(0, 0)[1] = 4;
@@ -139,8 +140,8 @@ TYPED_TEST(Unknown, no_known_score_chooses_no_expert) {
     kernel.logits.dtype = ROUTECAP_DTYPE_F32;
     kernel.logits.experts = 4;
     kernel.logits.to.rows = 1;
-    kernel.k = 2;
     kernel.sink = f.layers[0];
+    kernel.k = 2;
     kernel.control = &f.control;
     run(kernel);
     f.snapshot();

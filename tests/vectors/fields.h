@@ -18,7 +18,8 @@ void fields(routecap_config &s, F &&f) {
 }
 template <class F>
 void others(routecap_config &s, F &&f) {
-    FIELD(layer_map), FIELD(layer_experts), FIELD(layer_provenance);
+    FIELD(layer_map), FIELD(layer_experts), FIELD(layer_provenance), FIELD(layer_k),
+    FIELD(layer_min_k), FIELD(layer_visit);
 }
 template <class F>
 void fields(routecap_span &s, F &&f) {
@@ -82,7 +83,8 @@ void others(routecap_sink &s, F &&f) {
 template <class F>
 void fields(routecap_source &s, F &&f) {
     FIELD(dtype), FIELD(ids_bytes), FIELD(row_stride), FIELD(column_stride), FIELD(rows),
-    FIELD(k_source), FIELD(first_row), FIELD(offset), FIELD(table_size), FIELD(flags);
+    FIELD(k_source), FIELD(first_row), FIELD(offset), FIELD(table_size), FIELD(flags), FIELD(none),
+    FIELD(reserved);
 }
 template <class F>
 void others(routecap_source &s, F &&f) {
@@ -139,7 +141,7 @@ void others(routecap_coverage &, F &&) {}
 template <class F>
 void fields(routecap_copy_options &s, F &&f) {
     FIELD(dtype), FIELD(order), FIELD(flags), FIELD(first_layer), FIELD(layers), FIELD(row_stride),
-    FIELD(layer_stride), FIELD(fill);
+    FIELD(layer_stride), FIELD(fill), FIELD(none);
 }
 template <class F>
 void others(routecap_copy_options &, F &&) {}
@@ -189,7 +191,8 @@ void fields(routecap_view &s, F &&f) {
 }
 template <class F>
 void others(routecap_view &s, F &&f) {
-    FIELD(layer_map), FIELD(layer_experts), FIELD(segments), FIELD(layer_provenance);
+    FIELD(layer_map), FIELD(layer_experts), FIELD(segments), FIELD(layer_provenance),
+    FIELD(layer_k), FIELD(layer_min_k), FIELD(layer_visit);
 }
 template <class F>
 void fields(routecap_serialized &s, F &&f) {
@@ -246,7 +249,7 @@ void fields(routecap_sequence_config &s, F &&f) {
 }
 template <class F>
 void others(routecap_sequence_config &s, F &&f) {
-    FIELD(layer_map), FIELD(layer_experts);
+    FIELD(layer_map), FIELD(layer_experts), FIELD(layer_k), FIELD(layer_min_k), FIELD(layer_visit);
 }
 template <class F>
 void fields(routecap_append_options &s, F &&f) {
@@ -314,12 +317,12 @@ void fields(routecap_plan_config &s, F &&f) {
     FIELD(tensor_rank), FIELD(flags), FIELD(samples), FIELD(width), FIELD(align),
     FIELD(align_total), FIELD(least_total), FIELD(align_rank), FIELD(layers), FIELD(k),
     FIELD(experts), FIELD(expert_parallel), FIELD(dtype), FIELD(order), FIELD(fill), FIELD(lost),
-    FIELD(fill_value), FIELD(lost_value);
+    FIELD(fill_value), FIELD(lost_value), FIELD(none_value);
 }
 template <class F>
 void others(routecap_plan_config &s, F &&f) {
     FIELD(lengths), FIELD(cu_lengths), FIELD(needed), FIELD(padded_lengths), FIELD(starts),
-    FIELD(layer_map), FIELD(layer_experts);
+    FIELD(layer_map), FIELD(layer_experts), FIELD(layer_k), FIELD(layer_min_k), FIELD(layer_visit);
 }
 template <class F>
 void fields(routecap_plan_shape &s, F &&f) {

@@ -279,7 +279,7 @@ int32_t CudaBackend::create() {
         staging_ = static_cast<uint8_t *>(staging);
         std::memset(arrived(0), 0, slot_count_ * 8);
     }
-    sink_.emplace(shape_->layer_experts, config_.rows, shape_->k, config_.sink_dtype,
+    sink_.emplace(*shape_, config_.rows, config_.sink_dtype,
                   config_.external_sink ? nullptr : arena_->pointer<void>(map_.sink));
 
     ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, map_.bytes, side_);
@@ -306,11 +306,10 @@ int32_t CudaBackend::warm_up() {
     int32_t status = ROUTECAP_OK;
     const auto empty = [&](auto body) {
         if (status < 0) return;
-        body.k = shape_->k;
         body.control = control();
         status = launch(body, 0, side_);
     };
-    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+    kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
         empty(kernels::RecordOne<K>{});
         empty(kernels::RecordMany<K>{});
     });
@@ -490,14 +489,8 @@ int32_t CudaBackend::retain() {
 }
 
 kernels::Begin CudaBackend::begin_body(uint32_t rows) const {
-    return {table(),
-            shape_->layers,
-            shape_->k,
-            rows,
-            kernels::begin_items(rows, shape_->k, sink_->widest()),
-            control(),
-            slots(),
-            map_.layout};
+    return {table(),   shape_->layers, rows,       sink_->begin_items(rows),
+            control(), slots(),        map_.layout};
 }
 
 // What a begin of any kind does before its launch, and what it notes.
@@ -531,12 +524,12 @@ int32_t CudaBackend::whole_step(const kernels::Source &source,
     const Current current(context_, entered_);
     if (int32_t s = before_begin(source.to.rows, stream); s < 0) return s;
     return with_snapshot([&]<class Id, uint32_t K>(const kernels::Snapshot<Id, K> &snapshot) {
-        kernels::WholeStep<Id, K> body{{source, shape_->k, 0, control(), {}}, snapshot, {}, {}, {}};
+        kernels::WholeStep<Id, K> body{{source, 0, control(), {}}, snapshot, {}, {}, {}};
         for (const RecordedLayer &l : layers) {
             body.ids[l.layer] = l.ids;
             body.tables[l.layer] = l.table;
         }
-        std::copy(shape_->layer_experts.begin(), shape_->layer_experts.end(), body.experts);
+        std::copy(shape_->rules.begin(), shape_->rules.end(), body.rules);
         return launch(body, uint64_t{source.to.rows} * 8, stream, false, body.inner());
     });
 }
@@ -545,8 +538,7 @@ template <uint32_t K, uint32_t L>
 int32_t CudaBackend::record_layers(const kernels::Source &source,
                                    std::span<const RecordedLayer> layers, bool overlap,
                                    CUstream stream) {
-    kernels::Record<K, L> body{
-        source, shape_->k, static_cast<uint32_t>(layers.size()), control(), {}};
+    kernels::Record<K, L> body{source, static_cast<uint32_t>(layers.size()), control(), {}};
     for (size_t i = 0; i < layers.size(); i++)
         body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
     return launch(body, body.inner(), stream, overlap, body.outer());
@@ -558,7 +550,7 @@ int32_t CudaBackend::record(const kernels::Source &source, std::span<const Recor
     if (int32_t s = retain(); s < 0) return s;
     overlap = overlap && overlaps_;
     int32_t status = ROUTECAP_OK;
-    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+    kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
         if (layers.size() == 1) {
             status = record_layers<K, 1>(source, layers, overlap, stream);
             return;
@@ -577,9 +569,9 @@ int32_t CudaBackend::route(uint32_t layer, const kernels::Router &router,
     const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     int32_t status = ROUTECAP_OK;
+    const kernels::SinkLayer &sink = sink_->layers()[layer];
     const auto route = [&]<uint32_t V, int32_t Score>() {
-        const kernels::Route<V, Score> body{router, logits, shape_->k, sink_->layers()[layer],
-                                            control()};
+        const kernels::Route<V, Score> body{router, logits, sink.rule.k, sink, control()};
         status = launch(body, uint64_t{logits.to.rows} * 32, stream);
     };
     if (!kernels::with_route(logits.experts, score_of(router), route))
@@ -605,7 +597,7 @@ int32_t CudaBackend::compare_received(const routecap_received &r, routecap_strea
 template <class F>
 int32_t CudaBackend::with_snapshot(F f) {
     int32_t status = ROUTECAP_OK;
-    kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+    kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
         const auto run = [&]<class Body>() {
             return f(Body{table(), shape_->layers, shape_->k, control(), slots(), map_.layout});
         };
@@ -810,7 +802,7 @@ int32_t CudaBackend::read_layer(uint32_t layer, uint32_t rows, void *ids) {
     const Uncaptured uncaptured;
     const kernels::SinkLayer &from = sink_->layers()[layer];
     const size_t element = sink_element_bytes(from.dtype);
-    const size_t bytes = shape_->k * element,
+    const size_t bytes = from.rule.k * element,
                  pitch = static_cast<size_t>(from.row_stride) * element;
     const auto address = reinterpret_cast<CUdeviceptr>(from.ids);
     const uint32_t copies = pitch == bytes ? 1 : rows;

@@ -97,7 +97,7 @@ int32_t cuda_unpack(int32_t device, const UnpackWork &work, routecap_stream stre
         std::clamp<uint64_t>((cells + kThreads - 1) / kThreads, 1,
                              static_cast<uint64_t>(multiprocessors) * kBlocksPerMultiprocessor));
     int32_t status = ROUTECAP_OK;
-    kernels::with_columns(work.shape.k, [&]<uint32_t K>() {
+    kernels::with_columns(work.shape.kernel_k(), [&]<uint32_t K>() {
         status = launch(kernels::Unpack<K>{static_cast<const uint8_t *>(work.scratch), work.dst,
                                            work.classes, work.shape},
                         blocks, stream);

@@ -40,7 +40,7 @@ public:
                                     ? 0
                                     : shape_->layers *
                                           sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
-          sink_(shape_->layer_experts, rows_, shape_->k, config.sink_dtype, sink_memory_.get()) {
+          sink_(*shape_, rows_, config.sink_dtype, sink_memory_.get()) {
         if (config.slots == 0) return;
         slots_ = allocate(config.slots * layout_.bytes());
         // Of no epoch.
@@ -70,14 +70,9 @@ public:
 
     int32_t begin(uint32_t rows, routecap_stream) override {
         sink_.seal();
-        const kernels::Begin kernel{sink_.layers().data(),
-                                    shape_->layers,
-                                    shape_->k,
-                                    rows,
-                                    kernels::begin_items(rows, shape_->k, sink_.widest()),
-                                    &control_,
-                                    slots_.get(),
-                                    layout_};
+        const kernels::Begin kernel{
+            sink_.layers().data(), shape_->layers, rows, sink_.begin_items(rows), &control_,
+            slots_.get(),          layout_};
         run(kernel);
         kernel.once();
         return ROUTECAP_OK;
@@ -85,18 +80,18 @@ public:
 
     int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool,
                    routecap_stream) override {
-        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
             for (const RecordedLayer &l : layers)
                 run(kernels::RecordOne<K>{
-                    source, shape_->k, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
+                    source, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
         });
         return ROUTECAP_OK;
     }
 
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
                   routecap_stream) override {
-        run(kernels::Route<1, kernels::kAnyScore>{router, logits, shape_->k, sink_.layers()[layer],
-                                                  &control_});
+        const kernels::SinkLayer &sink = sink_.layers()[layer];
+        run(kernels::Route<1, kernels::kAnyScore>{router, logits, sink.rule.k, sink, &control_});
         return ROUTECAP_OK;
     }
 
@@ -117,7 +112,7 @@ public:
     }
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override {
         const kernels::SinkLayer &from = sink_.layers()[layer];
-        const size_t element = sink_element_bytes(from.dtype), bytes = shape_->k * element;
+        const size_t element = sink_element_bytes(from.dtype), bytes = from.rule.k * element;
         for (uint32_t r = 0; r < rows; r++)
             std::memcpy(static_cast<uint8_t *>(ids) + r * bytes,
                         static_cast<const uint8_t *>(from.ids) + static_cast<int64_t>(r) *
@@ -224,7 +219,7 @@ private:
     }
 
     void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
-        kernels::with_columns(shape_->k, [&]<uint32_t K>() {
+        kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
             const auto take = [&]<class Id>(Id) {
                 const kernels::Snapshot<Id, K> kernel{layers,   shape_->layers, shape_->k,
                                                       &control, slots_.get(),   layout_};

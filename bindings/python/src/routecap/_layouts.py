@@ -6,7 +6,7 @@ arrays have, otherwise those of the module struct, without struct_size.
 config = (
     "backend:i role:i device:i layers:I k:I experts:I rows:I slots:I sink_dtype:i flags:I "
     "id_space:i max_requests:I reserved:I budget_bytes:Q layer_map:Q layer_experts:Q "
-    "layer_provenance:Q"
+    "layer_provenance:Q layer_k:Q layer_min_k:Q layer_visit:Q"
 )
 span = "request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 reserved:u4"
 issue_options = "snapshot:i tag:Q positions:Q positions_dtype:i reserved:I"
@@ -27,7 +27,7 @@ layer_stats = "rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_
 sink = "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q ids_bytes:Q"
 source = (
     "dtype:i ids:Q ids_bytes:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q "
-    "row_base:Q row_index:Q first_row:I offset:i table:Q table_size:I flags:I"
+    "row_base:Q row_index:Q first_row:I offset:i table:Q table_size:I flags:I none:i reserved:I"
 )
 layer_source = "layer:u4 reserved:u4 ids:u8 table:u8"
 router = (
@@ -47,7 +47,9 @@ coverage = (
     "layers:I first:Q rows:Q length:Q rows_complete:Q rows_partial:Q rows_empty:Q cells_missing:Q "
     "blocks:Q cells_recomputed:Q"
 )
-copy_options = "dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q"
+copy_options = (
+    "dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q none:q"
+)
 open_options = "policy:i"
 accept_item = "request:u8 step:u8 rows:u8 count:u8 status:i4 reserved:i4"
 finish_item = "request:u8 rows:u8 routing:u8 status:i4 reserved:i4"
@@ -56,7 +58,7 @@ segment = "first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved
 view = (
     "dtype:i layers:I k:I experts:I validity_bytes:I id_space:i complete:i first:Q rows:Q "
     "row_stride:Q layer_map:Q layer_experts:Q segments:Q segment_size:Q segment_count:Q "
-    "layer_provenance:Q"
+    "layer_provenance:Q layer_k:Q layer_min_k:Q layer_visit:Q"
 )
 serialized = "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i"
 piece = "offset:u8 bytes:u8 source:i4 reserved:u4"
@@ -74,7 +76,8 @@ wire_report = (
 )
 wire_options = "format:i dtype:i column_kind:i columns:I allow:I fill:q"
 sequence_config = (
-    "layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q"
+    "layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q "
+    "layer_k:Q layer_min_k:Q layer_visit:Q"
 )
 append_options = "policy:i prompt_tokens:Q call:Q tag:Q origin:I flags:I"
 append_report = (
@@ -100,7 +103,8 @@ plan_config = (
     "layout:i context:i context_size:I context_rank:I tensor_size:I tensor_rank:I flags:I "
     "samples:Q lengths:Q cu_lengths:Q needed:Q padded_lengths:Q starts:Q width:Q align:Q "
     "align_total:Q least_total:Q align_rank:Q layers:I k:I experts:I expert_parallel:I layer_map:Q "
-    "layer_experts:Q dtype:i order:i fill:i lost:i fill_value:q lost_value:q"
+    "layer_experts:Q layer_k:Q layer_min_k:Q layer_visit:Q dtype:i order:i fill:i lost:i "
+    "fill_value:q lost_value:q none_value:q"
 )
 plan_shape = (
     "layers:I k:I dtype:i order:i reserved:I rows:Q rows_needed:Q rows_not_needed:Q rows_padding:Q "

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 fea0f8571c9592198a2570e285504d3ab50fb03f3d85b767c47ea58690de4e34
+// Of headers with the SHA-256 f60a7cf65c3a4920362f05a59da04bb9dd1310ced3774a58cbc187678853e3a7
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -55,6 +55,7 @@ pub const ROUTECAP_MAX_ROWS: u32 = 1048576;
 pub const ROUTECAP_MAX_RECEIVED: u32 = 67108864;
 pub const ROUTECAP_MAX_SLOTS: u32 = 64;
 pub const ROUTECAP_MAX_POSITION: u64 = 1099511627776;
+pub const ROUTECAP_NO_EXPERT: i32 = -2;
 pub const ROUTECAP_DTYPE_U8: i32 = 1;
 pub const ROUTECAP_DTYPE_I16: i32 = 2;
 pub const ROUTECAP_DTYPE_U16: i32 = 3;
@@ -279,7 +280,8 @@ pub struct routecap_config {
     pub device: i32,
     /// captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
-    /// experts per token, 1..ROUTECAP_MAX_K. Required
+    /// experts per token, the most of any layer,
+    /// 1..ROUTECAP_MAX_K. Required
     pub k: u32,
     /// ids are in [0, experts), those of zero-computation experts
     /// included. In k..ROUTECAP_MAX_EXPERTS. Required unless
@@ -310,17 +312,27 @@ pub struct routecap_config {
     /// [layers] index of each captured layer in the decoder, strictly
     /// ascending; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] number of experts of each layer, k or more, if they
-    /// differ; default `experts` for all
+    /// [layers] number of experts of each layer, its k or more, if
+    /// they differ; default `experts` for all
     pub layer_experts: *const u32,
     /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
     /// for all. routecap_layer_route works only on a
     /// RECOMPUTED layer
     pub layer_provenance: *const routecap_provenance,
+    /// [layers] the most experts of a token in each layer, 1..k;
+    /// default k for all. See "Cells with fewer experts" in
+    /// base.h
+    pub layer_k: *const u32,
+    /// [layers] the fewest, 0..layer_k; default layer_k
+    pub layer_min_k: *const u32,
+    /// [layers] where the decoder runs a layer several times: how
+    /// often it ran before, from 0. The layers then ascend by
+    /// (layer_map, layer_visit); default 0 for all
+    pub layer_visit: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_config"][::core::mem::size_of::<routecap_config>() - 88usize];
+    ["Size of routecap_config"][::core::mem::size_of::<routecap_config>() - 112usize];
     ["Alignment of routecap_config"][::core::mem::align_of::<routecap_config>() - 8usize];
     ["Offset of field: routecap_config::struct_size"]
         [::core::mem::offset_of!(routecap_config, struct_size) - 0usize];
@@ -357,6 +369,12 @@ const _: () = {
         [::core::mem::offset_of!(routecap_config, layer_experts) - 72usize];
     ["Offset of field: routecap_config::layer_provenance"]
         [::core::mem::offset_of!(routecap_config, layer_provenance) - 80usize];
+    ["Offset of field: routecap_config::layer_k"]
+        [::core::mem::offset_of!(routecap_config, layer_k) - 88usize];
+    ["Offset of field: routecap_config::layer_min_k"]
+        [::core::mem::offset_of!(routecap_config, layer_min_k) - 96usize];
+    ["Offset of field: routecap_config::layer_visit"]
+        [::core::mem::offset_of!(routecap_config, layer_visit) - 104usize];
 };
 impl Default for routecap_config {
     fn default() -> Self {
@@ -1034,7 +1052,9 @@ unsafe extern "C" {
     /// @param[in] capturer  The capturer.
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> routecap_status;
 }
-/// Memory for the ids of one layer, or of several layers at equal distances.
+/// Memory for the ids of one layer, or of several layers at equal distances. A row has as many
+/// columns as the layer's layer_k. Where that allows fewer experts, the router writes
+/// ROUTECAP_NO_EXPERT into each column after the last one that it uses.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_sink {
@@ -1046,7 +1066,7 @@ pub struct routecap_sink {
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
     pub rows: u32,
-    /// columns of a row, adjacent in memory
+    /// columns of a row, adjacent in memory: the layer_k of these layers
     pub k: u32,
     /// elements from one row to the next, k or more; 0 means k
     pub row_stride: i64,
@@ -1127,7 +1147,8 @@ unsafe extern "C" {
     /// @param[in] capturer     The capturer.
     /// @param[in] first_layer  The first layer.
     /// @param[in] layers       How many layers, 1 or more.
-    /// @param[in] sink         The memory, with routecap_config.rows rows or more, and the capturer's k.
+    /// @param[in] sink         The memory, with routecap_config.rows rows or more, and the k of these
+    ///                         layers.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
     ///         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
     ///         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
@@ -1141,10 +1162,12 @@ unsafe extern "C" {
 pub type routecap_source_flags = u32;
 /// Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
 /// the capturer in this order:
-///   1. Only the first k columns are used. Engines that fuse shared experts append their ids after
-///      these.
-///   2. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
-///   3. `offset` is added.
+///   1. Only the first columns are used, as many as the layer's layer_k. Engines that fuse shared
+///      experts append their ids after these.
+///   2. A number that equals `none`, if you state one, says that no expert was chosen. Such columns
+///      come after the ids. The next two steps leave them out.
+///   3. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
+///   4. `offset` is added.
 /// If the result is outside the layer's range, the cell is missing. Nothing wraps around.
 ///
 /// A matrix of another shape or type than it is said to be gives ids that are in range and wrong. So
@@ -1169,7 +1192,8 @@ pub struct routecap_source {
     pub column_stride: i64,
     /// rows present; with live_rows, the most that can be present
     pub rows: u32,
-    /// columns present, the capturer's k or more; 0 means k
+    /// columns present, the layer's layer_k or more; 0 means the
+    /// capturer's k
     pub k_source: u32,
     /// [device] one number: only the first *live_rows rows hold ids;
     /// clamped to [0, rows]; NULL: all do
@@ -1191,10 +1215,16 @@ pub struct routecap_source {
     pub table_size: u32,
     /// 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP
     pub flags: routecap_source_flags,
+    /// the number that says that no expert was chosen, such as -1 or
+    /// the number of experts; 0: no number does, and -1 is out of
+    /// range. Only where layer_min_k allows fewer than layer_k
+    pub none: i32,
+    /// 0
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 96usize];
+    ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 104usize];
     ["Alignment of routecap_source"][::core::mem::align_of::<routecap_source>() - 8usize];
     ["Offset of field: routecap_source::struct_size"]
         [::core::mem::offset_of!(routecap_source, struct_size) - 0usize];
@@ -1228,6 +1258,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_source, table_size) - 88usize];
     ["Offset of field: routecap_source::flags"]
         [::core::mem::offset_of!(routecap_source, flags) - 92usize];
+    ["Offset of field: routecap_source::none"]
+        [::core::mem::offset_of!(routecap_source, none) - 96usize];
+    ["Offset of field: routecap_source::reserved"]
+        [::core::mem::offset_of!(routecap_source, reserved) - 100usize];
 };
 impl Default for routecap_source {
     fn default() -> Self {
@@ -1260,7 +1294,8 @@ unsafe extern "C" {
     /// @param[in] source    The ids, and the sink rows to write them to.
     /// @param[in] stream    A stream that is ordered after the router.
     /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than k, or ids_bytes is not what is read);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than layer_k, or ids_bytes is not what is
+    ///         read); ROUTECAP_ERR_ARGUMENT (`none` where each token has layer_k experts);
     ///         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
     ///         ROUTECAP_ERR_STATE (the layer has no sink).
     pub fn routecap_layer_record(
@@ -1771,10 +1806,13 @@ pub struct routecap_copy_options {
     /// negative fill in two's complement: -1 becomes 255 in U8. Here 0
     /// means 0 and not the default: routecap_copy_options_init sets -1
     pub fill: i64,
+    /// written for each column of a valid cell that has no expert, as
+    /// `fill` is. routecap_copy_options_init sets ROUTECAP_NO_EXPERT
+    pub none: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_copy_options"][::core::mem::size_of::<routecap_copy_options>() - 48usize];
+    ["Size of routecap_copy_options"][::core::mem::size_of::<routecap_copy_options>() - 56usize];
     ["Alignment of routecap_copy_options"]
         [::core::mem::align_of::<routecap_copy_options>() - 8usize];
     ["Offset of field: routecap_copy_options::struct_size"]
@@ -1795,9 +1833,12 @@ const _: () = {
         [::core::mem::offset_of!(routecap_copy_options, layer_stride) - 32usize];
     ["Offset of field: routecap_copy_options::fill"]
         [::core::mem::offset_of!(routecap_copy_options, fill) - 40usize];
+    ["Offset of field: routecap_copy_options::none"]
+        [::core::mem::offset_of!(routecap_copy_options, none) - 48usize];
 };
 unsafe extern "C" {
-    /// Fill copy options with the defaults: fill -1, everything else 0. The caller then sets `dtype`.
+    /// Fill copy options with the defaults: fill -1, none ROUTECAP_NO_EXPERT, everything else 0. The
+    /// caller then sets `dtype`.
     ///
     /// @param[out] options     The options.
     /// @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
@@ -2327,17 +2368,18 @@ impl Default for routecap_segment {
 }
 /// The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
 /// reason, ROUTECAP_MISSING_*. Imported arrays may have a different number there: the reason is then
-/// UNWRITTEN. The other ids of the cell have no meaning.
+/// UNWRITTEN. The other ids of the cell have no meaning. A valid cell with fewer than k experts has
+/// them first; every bit of its other columns is set: 255, or -1 as an int16.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
     pub struct_size: u32,
-    /// of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, otherwise
-    /// _I16
+    /// of the ids: ROUTECAP_DTYPE_U8 if experts <= 256, or <= 255 where
+    /// a cell may have fewer than k; otherwise _I16
     pub dtype: routecap_dtype,
     /// captured layers that the routing has
     pub layers: u32,
-    /// experts per token
+    /// columns of a cell: the most experts of a token
     pub k: u32,
     /// the most of any layer
     pub experts: u32,
@@ -2366,10 +2408,16 @@ pub struct routecap_view {
     pub segment_count: usize,
     /// [layers] ROUTECAP_PROVENANCE_*
     pub layer_provenance: *const routecap_provenance,
+    /// [layers] the most experts of a token in each layer
+    pub layer_k: *const u32,
+    /// [layers] the fewest
+    pub layer_min_k: *const u32,
+    /// [layers] how often a looped decoder ran the layer before
+    pub layer_visit: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 104usize];
+    ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 128usize];
     ["Alignment of routecap_view"][::core::mem::align_of::<routecap_view>() - 8usize];
     ["Offset of field: routecap_view::struct_size"]
         [::core::mem::offset_of!(routecap_view, struct_size) - 0usize];
@@ -2404,6 +2452,12 @@ const _: () = {
         [::core::mem::offset_of!(routecap_view, segment_count) - 88usize];
     ["Offset of field: routecap_view::layer_provenance"]
         [::core::mem::offset_of!(routecap_view, layer_provenance) - 96usize];
+    ["Offset of field: routecap_view::layer_k"]
+        [::core::mem::offset_of!(routecap_view, layer_k) - 104usize];
+    ["Offset of field: routecap_view::layer_min_k"]
+        [::core::mem::offset_of!(routecap_view, layer_min_k) - 112usize];
+    ["Offset of field: routecap_view::layer_visit"]
+        [::core::mem::offset_of!(routecap_view, layer_visit) - 120usize];
 };
 impl Default for routecap_view {
     fn default() -> Self {
@@ -3357,11 +3411,17 @@ pub struct routecap_sequence_config {
     /// [layers] number of experts of each layer, if they differ;
     /// default `experts` for all
     pub layer_experts: *const u32,
+    /// [layers] as in routecap_config
+    pub layer_k: *const u32,
+    /// [layers] as in routecap_config
+    pub layer_min_k: *const u32,
+    /// [layers] as in routecap_config
+    pub layer_visit: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of routecap_sequence_config"]
-        [::core::mem::size_of::<routecap_sequence_config>() - 48usize];
+        [::core::mem::size_of::<routecap_sequence_config>() - 72usize];
     ["Alignment of routecap_sequence_config"]
         [::core::mem::align_of::<routecap_sequence_config>() - 8usize];
     ["Offset of field: routecap_sequence_config::struct_size"]
@@ -3382,6 +3442,12 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sequence_config, layer_map) - 32usize];
     ["Offset of field: routecap_sequence_config::layer_experts"]
         [::core::mem::offset_of!(routecap_sequence_config, layer_experts) - 40usize];
+    ["Offset of field: routecap_sequence_config::layer_k"]
+        [::core::mem::offset_of!(routecap_sequence_config, layer_k) - 48usize];
+    ["Offset of field: routecap_sequence_config::layer_min_k"]
+        [::core::mem::offset_of!(routecap_sequence_config, layer_min_k) - 56usize];
+    ["Offset of field: routecap_sequence_config::layer_visit"]
+        [::core::mem::offset_of!(routecap_sequence_config, layer_visit) - 64usize];
 };
 impl Default for routecap_sequence_config {
     fn default() -> Self {
@@ -4390,6 +4456,7 @@ pub struct routecap_plan_config {
     /// gets this expert, where a = p * k + c + l * P * k:
     /// if P divides E:  a % P * (E / P) + a / P % (E / P)
     /// otherwise:       a % E
+    /// In a layer with a k of its own, that takes the place of k
     pub expert_parallel: u32,
     /// [layers] each layer's index in the decoder, strictly
     /// ascending. Default: 0..layers-1
@@ -4397,6 +4464,12 @@ pub struct routecap_plan_config {
     /// [layers] number of experts of each layer, if they differ.
     /// Default: `experts` for all
     pub layer_experts: *const u32,
+    /// [layers] as in routecap_config
+    pub layer_k: *const u32,
+    /// [layers] as in routecap_config
+    pub layer_min_k: *const u32,
+    /// [layers] as in routecap_config
+    pub layer_visit: *const u32,
     /// dtype of the result: ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or
     /// _I64. Required
     pub dtype: routecap_dtype,
@@ -4414,10 +4487,14 @@ pub struct routecap_plan_config {
     /// routecap_copy_options.fill. Here 0 means 0 and not the default:
     /// routecap_plan_config_init sets -1
     pub lost_value: i64,
+    /// each column of a cell that has no expert, as `none` of
+    /// routecap_copy_options. routecap_plan_config_init sets
+    /// ROUTECAP_NO_EXPERT
+    pub none_value: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_plan_config"][::core::mem::size_of::<routecap_plan_config>() - 184usize];
+    ["Size of routecap_plan_config"][::core::mem::size_of::<routecap_plan_config>() - 216usize];
     ["Alignment of routecap_plan_config"][::core::mem::align_of::<routecap_plan_config>() - 8usize];
     ["Offset of field: routecap_plan_config::struct_size"]
         [::core::mem::offset_of!(routecap_plan_config, struct_size) - 0usize];
@@ -4469,18 +4546,26 @@ const _: () = {
         [::core::mem::offset_of!(routecap_plan_config, layer_map) - 136usize];
     ["Offset of field: routecap_plan_config::layer_experts"]
         [::core::mem::offset_of!(routecap_plan_config, layer_experts) - 144usize];
+    ["Offset of field: routecap_plan_config::layer_k"]
+        [::core::mem::offset_of!(routecap_plan_config, layer_k) - 152usize];
+    ["Offset of field: routecap_plan_config::layer_min_k"]
+        [::core::mem::offset_of!(routecap_plan_config, layer_min_k) - 160usize];
+    ["Offset of field: routecap_plan_config::layer_visit"]
+        [::core::mem::offset_of!(routecap_plan_config, layer_visit) - 168usize];
     ["Offset of field: routecap_plan_config::dtype"]
-        [::core::mem::offset_of!(routecap_plan_config, dtype) - 152usize];
+        [::core::mem::offset_of!(routecap_plan_config, dtype) - 176usize];
     ["Offset of field: routecap_plan_config::order"]
-        [::core::mem::offset_of!(routecap_plan_config, order) - 156usize];
+        [::core::mem::offset_of!(routecap_plan_config, order) - 180usize];
     ["Offset of field: routecap_plan_config::fill"]
-        [::core::mem::offset_of!(routecap_plan_config, fill) - 160usize];
+        [::core::mem::offset_of!(routecap_plan_config, fill) - 184usize];
     ["Offset of field: routecap_plan_config::lost"]
-        [::core::mem::offset_of!(routecap_plan_config, lost) - 164usize];
+        [::core::mem::offset_of!(routecap_plan_config, lost) - 188usize];
     ["Offset of field: routecap_plan_config::fill_value"]
-        [::core::mem::offset_of!(routecap_plan_config, fill_value) - 168usize];
+        [::core::mem::offset_of!(routecap_plan_config, fill_value) - 192usize];
     ["Offset of field: routecap_plan_config::lost_value"]
-        [::core::mem::offset_of!(routecap_plan_config, lost_value) - 176usize];
+        [::core::mem::offset_of!(routecap_plan_config, lost_value) - 200usize];
+    ["Offset of field: routecap_plan_config::none_value"]
+        [::core::mem::offset_of!(routecap_plan_config, none_value) - 208usize];
 };
 impl Default for routecap_plan_config {
     fn default() -> Self {
@@ -4492,8 +4577,8 @@ impl Default for routecap_plan_config {
     }
 }
 unsafe extern "C" {
-    /// Fill a plan's configuration with the defaults: lost_value -1, context_rank and tensor_rank
-    /// ROUTECAP_PLAN_RANK_UNSET, everything else 0.
+    /// Fill a plan's configuration with the defaults: lost_value -1, none_value ROUTECAP_NO_EXPERT,
+    /// context_rank and tensor_rank ROUTECAP_PLAN_RANK_UNSET, everything else 0.
     ///
     /// @param[out] config      The configuration.
     /// @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.

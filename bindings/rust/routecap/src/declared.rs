@@ -104,7 +104,8 @@ numbers! {
         /// The layer did not write it in its step, or not completely
         /// (`ROUTECAP_MISSING_UNWRITTEN`).
         Unwritten = ROUTECAP_MISSING_UNWRITTEN;
-        /// An id outside `[0, experts)` of the layer (`ROUTECAP_MISSING_OUT_OF_RANGE`).
+        /// An id outside `[0, experts)` of the layer, fewer experts than its layer_min_k, or a
+        /// column without an expert before one that has one (`ROUTECAP_MISSING_OUT_OF_RANGE`).
         OutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE;
         /// The same id twice (`ROUTECAP_MISSING_DUPLICATE`).
         Duplicate = ROUTECAP_MISSING_DUPLICATE;
