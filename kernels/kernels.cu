@@ -34,6 +34,27 @@ __device__ inline void run(const Snapshot<Id, K> &body) {
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
 
+template <class Id, uint32_t K, class W>
+__device__ inline void run(const SnapshotWeights<Id, K, W> &body) {
+    const Snapshot<Id, K> &snapshot = body.snapshot;
+    const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    const uint32_t items = body.outer() * cells;
+    uint8_t *to = items > 0 ? snapshot.slot() : nullptr;
+    for (uint32_t first = i - lane; first < items;
+         first += gridDim.x * blockDim.x, i = first + lane) {
+        const uint32_t row = i / cells, layer = i % cells;
+        bool valid = false, there = false;
+        if (i < items && layer < snapshot.layer_count)
+            valid = body.cell(to, row, layer, snapshot.layers[layer], body.sinks[layer], there);
+        const uint32_t all = __ballot_sync(0xffffffffu, valid),
+                       weighted = __ballot_sync(0xffffffffu, there);
+        if (i < items && layer % 8 == 0)
+            body.set_validity(to, row, layer / 8, all >> lane, weighted >> lane);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
+}
+
 // As a snapshot's. Eight layers have their own row of blocks, and so a block reads the parameters of
 // eight layers only.
 template <class Id, uint32_t K>
@@ -52,12 +73,31 @@ __device__ inline void run(const WholeStep<Id, K> &body) {
     if (blockIdx.x == 0 && group == 0 && threadIdx.x == 0) body.once();
 }
 
+template <class Id, uint32_t K, class W>
+__device__ inline void run(const WholeStepWeights<Id, K, W> &body) {
+    const uint32_t items = body.outer() * 8, lane = threadIdx.x % 32, group = blockIdx.y;
+    const uint32_t layer = group * 8 + lane % 8;
+    uint8_t *to = items > 0 ? body.step.snapshot.slot() : nullptr;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i - lane < items;
+         i += gridDim.x * blockDim.x) {
+        const uint32_t row = i / 8;
+        bool valid = false, there = false;
+        if (i < items && layer < body.step.snapshot.layer_count)
+            valid = body.cell(to, row, layer, there);
+        const uint32_t all = __ballot_sync(0xffffffffu, valid),
+                       weighted = __ballot_sync(0xffffffffu, there);
+        if (i < items && lane % 8 == 0)
+            body.set_validity(to, row, group, all >> lane, weighted >> lane);
+    }
+    if (blockIdx.x == 0 && group == 0 && threadIdx.x == 0) body.once();
+}
+
 // If record is launched as a dependent of the router, it lets the consumer start at once, and reads
 // nothing before the router has finished. So a consumer that waits for this kernel also waits for
 // the router. Each layer has its own row of blocks, so that a block reads the parameters of one
 // layer only: they are in no cache, and a warp would wait for several one after another.
-template <uint32_t K, uint32_t L>
-__device__ inline void run(const Record<K, L> &body) {
+template <uint32_t L, class Body>
+__device__ inline void run_record(const Body &body) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
     asm volatile("griddepcontrol.wait;" : : : "memory");
@@ -66,16 +106,27 @@ __device__ inline void run(const Record<K, L> &body) {
          i += gridDim.x * blockDim.x)
         body.item(L == 1 ? 0 : blockIdx.y, i);
 }
+template <uint32_t K, uint32_t L>
+__device__ inline void run(const Record<K, L> &body) {
+    run_record<L>(body);
+}
+template <uint32_t K, uint32_t L, class W>
+__device__ inline void run(const RecordWeights<K, L, W> &body) {
+    run_record<L>(body);
+}
 
 // Begin delays the step and its code is in no cache, so it is short. Each layer has its own row of
 // blocks.
-__device__ inline void run(const Begin &body) {
+template <class Body>
+__device__ inline void run_begin(const Body &body) {
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) body.once();
 #pragma unroll 1
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < body.inner();
          i += gridDim.x * blockDim.x)
         body.item(blockIdx.y, i);
 }
+__device__ inline void run(const Begin &body) { run_begin(body); }
+__device__ inline void run(const BeginWeights &body) { run_begin(body); }
 
 // The last block to finish signals the arrival. It has seen that all other blocks have written
 // their parts, so its write, which follows a fence, reaches the host after theirs.

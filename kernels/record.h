@@ -80,15 +80,18 @@ struct Record {
         }
     }
 
-    // On a device the loads of the control words, the cell and the source are issued together, so
-    // that their latencies overlap.
-    ROUTECAP_BODY void item(uint32_t l, uint32_t i) const {
-        if (!source.to.live(i)) return;
+    ROUTECAP_BODY void item(uint32_t l, uint32_t i) const { put(l, i); }
+
+    // Records one cell. The sink row that it claimed, or -1. On a device the loads of the control
+    // words, the cell and the source are issued together, so that their latencies overlap.
+    ROUTECAP_BODY int64_t put(uint32_t l, uint32_t i) const {
+        if (!source.to.live(i)) return -1;
         const LayerIds &layer = layers[L == 1 ? 0 : l];
         const int64_t row = source.to.target(i);
         const uint32_t k = width(layer);
         int64_t numbers[K != 0 ? K : ROUTECAP_MAX_K] = {};
         if (row >= 0) read(layer, i, numbers);
+        bool claimed = false;
         with_row(layer.sink, row, [&](auto *cell) {
             using T = std::remove_reference_t<decltype(*cell)>;
             const bool inside = source.to.inside();
@@ -97,11 +100,13 @@ struct Record {
             if (!source.to.begun(row, control)) return;
             if (!inside) load(was, cell, k);
             for (uint32_t c = 0; c < k; c++) out[c] = static_cast<T>(id(layer, numbers[c]));
-            if (all_poison(was, k) && claim(cell, out[0], k).succeeded())
+            claimed = all_poison(was, k) && claim(cell, out[0], k).succeeded();
+            if (claimed)
                 store(cell, out, k);
             else
                 count(&control->conflicts, 1);
         });
+        return claimed ? row : -1;
     }
 };
 

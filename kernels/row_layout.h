@@ -3,9 +3,13 @@
 //
 //   | ids: layers x k, of one or two bytes | validity: one bit per layer | zeros up to the stride |
 //
+// and with weights, of two or four bytes each:
+//
+//   | ids | validity | validity of weights | zeros | weights: layers x k | zeros up to the stride |
+//
 // Ids come first, because kernels choose the width of their stores by address: the stride is a
-// multiple of the largest power of two that divides a cell, at most 16. Since padding is zero,
-// equal rows have equal bytes.
+// multiple of the largest power of two that divides a cell, at most 16, and of a weight. Since
+// padding is zero, equal rows have equal bytes.
 #pragma once
 
 #include "body.h"
@@ -19,25 +23,32 @@ struct RowLayout {
     uint32_t cell_bytes;      // k ids
     uint32_t ids_bytes;       // of all layers: where the validity begins
     uint32_t validity_bytes;  // bit l % 8 of byte l / 8 is that of layer l
+    uint32_t weight_bytes;    // 0: there are none; otherwise 2 or 4
+    uint32_t weights_begin;   // where they begin
     uint32_t stride;          // from one row to the next
 
     RowLayout() = default;
-    constexpr RowLayout(uint32_t layers_, uint32_t k_, uint32_t id_bytes_)
+    constexpr RowLayout(uint32_t layers_, uint32_t k_, uint32_t id_bytes_, uint32_t weight_bytes_)
         : layers(layers_),
           k(k_),
           id_bytes(id_bytes_),
           cell_bytes(k_ * id_bytes_),
           ids_bytes(layers_ * cell_bytes),
           validity_bytes((layers_ + 7) / 8),
-          stride(round_up(ids_bytes + validity_bytes, alignment())) {}
+          weight_bytes(weight_bytes_),
+          weights_begin(weight_bytes_ == 0
+                            ? ids_bytes + validity_bytes
+                            : round_up(ids_bytes + 2 * validity_bytes, weight_bytes_)),
+          stride(round_up(bytes(), alignment())) {}
 
     // Of rows, if the first one has it.
     constexpr uint32_t alignment() const {
         const uint32_t of_cell = cell_bytes & (~cell_bytes + 1);
-        return of_cell < 16 ? of_cell : 16;
+        const uint32_t least = of_cell < 16 ? of_cell : 16;
+        return least > weight_bytes ? least : weight_bytes;
     }
-    // Without the padding.
-    constexpr uint32_t bytes() const { return ids_bytes + validity_bytes; }
+    // Without the padding at the end.
+    constexpr uint32_t bytes() const { return weights_begin + layers * k * weight_bytes; }
 
     ROUTECAP_BODY uint8_t *cell(uint8_t *row, uint32_t layer) const {
         return row + static_cast<size_t>(layer) * cell_bytes;
@@ -47,16 +58,39 @@ struct RowLayout {
     }
     ROUTECAP_BODY uint8_t *validity(uint8_t *row) const { return row + ids_bytes; }
     ROUTECAP_BODY const uint8_t *validity(const uint8_t *row) const { return row + ids_bytes; }
-    // Writes a byte of the validity, and with the last one the padding.
+    // Writes a byte of the validity, and with the last one the padding behind it.
     ROUTECAP_BODY void set_validity(uint8_t *row, uint32_t byte, uint8_t value) const {
-        uint8_t *to = validity(row);
-        to[byte] = value;
-        if (byte + 1 == validity_bytes)
-            for (uint32_t b = validity_bytes; b < stride - ids_bytes; b++) to[b] = 0;
+        validity(row)[byte] = value;
+        if (byte + 1 == validity_bytes && weight_bytes == 0)
+            clear(row, ids_bytes + validity_bytes, stride);
+    }
+
+    // The same of weights, where there are any.
+    constexpr uint32_t weights_cell_bytes() const { return k * weight_bytes; }
+    ROUTECAP_BODY uint8_t *weights(uint8_t *row, uint32_t layer) const {
+        return row + weights_begin + static_cast<size_t>(layer) * k * weight_bytes;
+    }
+    ROUTECAP_BODY const uint8_t *weights(const uint8_t *row, uint32_t layer) const {
+        return row + weights_begin + static_cast<size_t>(layer) * k * weight_bytes;
+    }
+    ROUTECAP_BODY uint8_t *weights_validity(uint8_t *row) const {
+        return row + ids_bytes + validity_bytes;
+    }
+    ROUTECAP_BODY const uint8_t *weights_validity(const uint8_t *row) const {
+        return row + ids_bytes + validity_bytes;
+    }
+    ROUTECAP_BODY void set_weights_validity(uint8_t *row, uint32_t byte, uint8_t value) const {
+        weights_validity(row)[byte] = value;
+        if (byte + 1 != validity_bytes) return;
+        clear(row, ids_bytes + 2 * validity_bytes, weights_begin);
+        clear(row, bytes(), stride);
     }
 
 private:
     static constexpr uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
+    ROUTECAP_BODY static void clear(uint8_t *row, uint32_t from, uint32_t to) {
+        for (uint32_t b = from; b < to; b++) row[b] = 0;
+    }
 };
 
 }  // namespace routecap::kernels

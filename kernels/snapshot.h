@@ -83,10 +83,22 @@ struct Snapshot {
     // The slot to fill, where there are rows.
     ROUTECAP_BODY uint8_t *slot() const { return layout.slot(slots, control->named.slot()); }
 
+    // How many columns of a narrowed cell have an expert.
+    ROUTECAP_BODY static uint32_t used(const Ids<Id, K> &ids, const CellRule &rule) {
+        uint32_t n = columns<K>(rule.k);
+        if constexpr (K == 0)
+            while (n > rule.least && ids[n - 1] == kUnused<Id>) n--;
+        return n;
+    }
+
     // One cell, from its layer's sink to the slot. Whether it is valid.
     ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer,
                             const SinkLayer &sink) const {
         Ids<Id, K> out;
+        return cell(to, row, layer, sink, out);
+    }
+    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, const SinkLayer &sink,
+                            Ids<Id, K> &out) const {
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
         if (sink.ids != nullptr)
             with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.rule, out); });

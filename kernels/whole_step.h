@@ -31,6 +31,9 @@ struct WholeStep {
     // One cell. Whether it is valid.
     ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer) const {
         Ids<Id, K> out;
+        return cell(to, row, layer, out);
+    }
+    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, Ids<Id, K> &out) const {
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
         if (ids[layer] != nullptr) {
             const LayerIds from{ids[layer],

@@ -371,6 +371,22 @@ typedef struct CUstream_st *routecap_stream;
  */
 #define ROUTECAP_NO_EXPERT (-2) /* @number: in a column of a cell: no expert was chosen for it */
 
+/*
+ * Weights
+ *
+ * A router also chooses a weight for each expert: the factor by which the expert's output is
+ * multiplied. With config.weights_dtype a capturer captures them too, or any other k numbers of a
+ * cell. They are copied as they are, bit for bit, and follow their ids everywhere: into requests,
+ * stores, sequences, plans and files. Nothing is computed from them.
+ *
+ * A cell can have ids without weights: each has a bit of its own. The weights of a cell are missing
+ * if its ids are, if nobody recorded them, or if one of them is NaN. Infinities are weights.
+ * Columns without an expert have the weight 0, and a cell without experts lacks none. When two rows
+ * meet, the weights of a cell come from the row that its ids come from; whether cells are the same
+ * is asked of ids alone.
+ */
+
+
 /* Element types of ids: values of dtype fields. */
 #define ROUTECAP_DTYPE_U8 1        /* @bytes(1) */
 #define ROUTECAP_DTYPE_I16 2       /* @bytes(2) */
@@ -382,7 +398,7 @@ typedef struct CUstream_st *routecap_stream;
                                       bfloat16: the factor by which the expert's output is
                                       multiplied. Only in routecap_source */
 
-/* Element types of logits and biases: values of dtype fields. */
+/* Element types of logits, biases and weights: values of dtype fields. */
 #define ROUTECAP_DTYPE_F32 16  /* @bytes(4) */
 #define ROUTECAP_DTYPE_F16 17  /* @bytes(2) */
 #define ROUTECAP_DTYPE_BF16 18 /* @bytes(2) */

@@ -134,7 +134,9 @@ typedef struct routecap_config {
     routecap_id_space id_space;    /* ROUTECAP_ID_SPACE_* of the captured ids; default LOGICAL.
                                       Every routing states it */
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
-    uint32_t reserved;     /* 0 */
+    routecap_dtype weights_dtype; /* capture a weight beside each id, of this type:
+                                     ROUTECAP_DTYPE_F32, _F16 or _BF16; default none. See "Weights"
+                                     in base.h */
     uint64_t budget_bytes; /* limit of the host memory for captured rows, routings included, in
                               bytes. It is taken page by page, as rows need it. At least one page
                               (routecap_memory.page_bytes); default 1 GiB */

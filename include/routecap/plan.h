@@ -405,6 +405,34 @@ ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *pl
                                                          size_t element_bytes, const void *fill,
                                                          void *dst, size_t dst_bytes);
 
+/**
+ * Write the weights of this rank to host memory, in the rank's layout: those of the ids that
+ * routecap_plan_gather writes with the same sources.
+ *
+ * The experts of a filled cell have the weight 0. A weight of a needed cell that is missing is
+ * `missing`, also where the ids are there.
+ *
+ * @param[in] plan         The plan.
+ * @param[in] sources      [count] as in routecap_plan_gather. Their routings have weights.
+ * @param[in] source_size  sizeof(routecap_plan_source) of the caller, in bytes.
+ * @param[in] count        How many sources.
+ * @param[in] dtype        ROUTECAP_DTYPE_F32, or the weights_dtype of all sources.
+ * @param[in] missing      Written for each missing weight, such as NaN or 0.
+ * @param[out] dst         [rows, layers, k] or [layers, rows, k] elements of dtype, as
+ *                         config.order says.
+ * @param[in] dst_bytes    Size of dst, in bytes.
+ * @param[out] missing_cells  How many needed cells have no weights; may be NULL.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (weights are missing); ROUTECAP_ERR_DTYPE (also if a
+ *         source has no weights); ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_SHAPE_MISMATCH,
+ *         ROUTECAP_ERR_UNKNOWN_LAYER, ROUTECAP_ERR_OVERLAP, ROUTECAP_ERR_OUT_OF_RANGE and
+ *         ROUTECAP_ERR_NOT_READY as in routecap_plan_gather.
+ * @thread(any)
+ */
+ROUTECAP_API routecap_status routecap_plan_gather_weights(
+    const routecap_plan *plan, const routecap_plan_source *sources, size_t source_size,
+    size_t count, routecap_dtype dtype, float missing, void *dst, size_t dst_bytes,
+    uint64_t *missing_cells);
+
 /* ================================================================================================
  * Scattering: recorded ids back into routings
  * ============================================================================================== */

@@ -94,6 +94,7 @@ typedef struct routecap_coverage {
     uint64_t cells_missing; /* cells of the range that are not valid */
     uint64_t blocks;        /* blocks of missing cells in the range */
     uint64_t cells_recomputed; /* valid cells of layers whose provenance is RECOMPUTED */
+    uint64_t cells_weighted;   /* cells whose weights are there; 0 without weights */
 } routecap_coverage;
 
 /* ================================================================================================

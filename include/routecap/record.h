@@ -74,6 +74,10 @@ typedef struct routecap_sink {
     uint64_t ids_bytes;   /* the bytes at ids, to be checked as in routecap_source: without strides
                              layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
                              does not state it */
+    void *weights;        /* [device] the weights of the same cells, with the same strides in
+                             elements of config.weights_dtype. NULL: without weights; those of the
+                             layer are then missing. Each column of a row that is begun is NaN until
+                             it is written */
 } routecap_sink;
 
 /**
@@ -176,7 +180,14 @@ typedef struct routecap_source {
     int32_t none;                /* the number that says that no expert was chosen, such as -1 or
                                     the number of experts; 0: no number does, and -1 is out of
                                     range. Only where layer_min_k allows fewer than layer_k */
-    uint32_t reserved;           /* 0 */
+    routecap_dtype weights_dtype; /* with weights: the capturer's weights_dtype; otherwise 0 */
+    const void *weights;         /* [device] row 0, column 0: the weight of each id, in adjacent
+                                    columns. They are recorded with the ids. NULL: none, but with
+                                    ROUTECAP_DTYPE_ID16_BF16 and a BF16 capturer those in the ids */
+    int64_t weights_row_stride;  /* elements from one row to the next; 0 means k_source */
+    uint64_t weights_bytes;      /* the bytes at weights, of each layer alike: rows * k_source
+                                    elements exactly, or with weights_row_stride up to the end of
+                                    the last one that is used; 0: not stated */
 } routecap_source;
 
 /*
@@ -239,6 +250,7 @@ typedef struct routecap_layer_source {
     uint32_t reserved;    /* 0 */
     const void *ids;      /* [device] as in routecap_source */
     const int32_t *table; /* [device] as in routecap_source; NULL if source.table_size is 0 */
+    const void *weights;  /* [device] as in routecap_source; NULL: none of this layer */
 } routecap_layer_source;
 
 /**
@@ -253,7 +265,7 @@ typedef struct routecap_layer_source {
  * nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
  *
  * @param[in] capturer    The capturer.
- * @param[in] source      What the layers have in common. Set its ids and table to NULL.
+ * @param[in] source      What the layers have in common. Set its ids, table and weights to NULL.
  * @param[in] layers      [count] elements of layer_size bytes, each layer once.
  * @param[in] layer_size  sizeof(routecap_layer_source) of the caller, in bytes.
  * @param[in] count       How many layers.

@@ -42,8 +42,8 @@ extern "C" {
 
 /*
  * Consecutive rows, view.row_stride bytes apart: row r of a segment has its ids at `ids` plus
- * r * row_stride bytes, and its validity at `validity` plus as many. routecap_routing_copy_to makes
- * one dense array of all segments.
+ * r * row_stride bytes, and its validity, weights and their validity as far from theirs.
+ * routecap_routing_copy_to and routecap_routing_copy_weights make one dense array of all segments.
  */
 typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
@@ -59,6 +59,10 @@ typedef struct routecap_segment {
     routecap_reason reason;  /* with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
                                 Otherwise 0 */
     uint32_t reserved;       /* 0 */
+    const void *weights;     /* of the first row: [layers, k] elements of view.weights_dtype; NULL
+                                without ids, or without weights */
+    const uint8_t *weights_validity; /* of the first row: [validity_bytes] as `validity`, the layers
+                                        whose weights are there; NULL where weights is */
 } routecap_segment;
 
 /*
@@ -90,6 +94,8 @@ typedef struct routecap_view {
     const uint32_t *layer_k;       /* [layers] the most experts of a token in each layer */
     const uint32_t *layer_min_k;   /* [layers] the fewest */
     const uint32_t *layer_visit;   /* [layers] how often a looped decoder ran the layer before */
+    routecap_dtype weights_dtype;  /* of the weights: ROUTECAP_DTYPE_F32, _F16 or _BF16; 0: none */
+    uint32_t reserved;             /* 0 */
 } routecap_view;
 
 /* ================================================================================================
@@ -178,6 +184,36 @@ ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *ro
                                                       const routecap_copy_options *options,
                                                       void *dst, size_t dst_bytes, uint8_t *mask,
                                                       size_t mask_bytes, uint64_t *needed);
+
+/**
+ * Copy the weights of a routing to the caller's memory.
+ *
+ * The weights lie as routecap_routing_copy_to lays out the ids: with the same options but `dtype`,
+ * column c of a cell is the weight of the expert in column c. A weight that is missing is NaN; the
+ * weight of a column without an expert is 0.
+ *
+ * @param[in] routing     The routing.
+ * @param[in] options     The layers and layout of dst. dtype is view.weights_dtype, or
+ *                        ROUTECAP_DTYPE_F32, to which weights are then widened. fill and none are
+ *                        not used. With ROUTECAP_READ_STRICT every cell must have weights.
+ * @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+ * @param[in] dst_bytes   Size of dst, in bytes.
+ * @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
+ *                        cell whose weights are there, otherwise 0; NULL: not wanted.
+ * @param[in] mask_bytes  Size of mask, in bytes.
+ * @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+ *                        NULL.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
+ *         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE (also if the routing has no weights);
+ *         ROUTECAP_ERR_UNKNOWN_LAYER.
+ * @thread(any)
+ */
+ROUTECAP_API routecap_status routecap_routing_copy_weights(const routecap_routing *routing,
+                                                           const routecap_copy_options *options,
+                                                           void *dst, size_t dst_bytes,
+                                                           uint8_t *mask, size_t mask_bytes,
+                                                           uint64_t *needed);
 
 /* ================================================================================================
  * Dividing and merging

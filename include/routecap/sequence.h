@@ -101,7 +101,7 @@ typedef struct routecap_sequence_config {
     uint32_t k;                 /* experts per token, 1 to ROUTECAP_MAX_K. Required */
     uint32_t experts;           /* ids are in [0, experts). Required unless layer_experts is set */
     routecap_id_space id_space; /* ROUTECAP_ID_SPACE_*; default LOGICAL */
-    uint32_t reserved;          /* 0 */
+    routecap_dtype weights_dtype; /* of its weights, as in routecap_config; default none */
     uint64_t budget_bytes;      /* the most memory that the rows and tokens of the sequence and all
                                    its forks may take together, in bytes; 0: no limit */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly

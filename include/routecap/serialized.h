@@ -153,6 +153,8 @@ typedef struct routecap_serialized {
     uint32_t k;                 /* experts per token */
     routecap_dtype dtype;       /* of the ids, ROUTECAP_DTYPE_* */
     routecap_id_space id_space; /* ROUTECAP_ID_SPACE_* */
+    routecap_dtype weights_dtype; /* of the weights, ROUTECAP_DTYPE_*; 0: none */
+    uint32_t reserved;            /* 0 */
 } routecap_serialized;
 
 /**

@@ -112,6 +112,8 @@ typedef struct routecap_api {
                                         routecap_missing *, size_t, size_t);
     routecap_status (*routing_copy_to)(const routecap_routing *, const routecap_copy_options *,
                                        void *, size_t, uint8_t *, size_t, uint64_t *);
+    routecap_status (*routing_copy_weights)(const routecap_routing *, const routecap_copy_options *,
+                                            void *, size_t, uint8_t *, size_t, uint64_t *);
     routecap_status (*routing_split)(const routecap_routing *, uint64_t, uint64_t,
                                      routecap_routing **, routecap_routing **);
     routecap_status (*routing_slice)(const routecap_routing *, uint64_t, uint64_t,
@@ -197,6 +199,9 @@ typedef struct routecap_api {
                                    routecap_plan_report *);
     routecap_status (*plan_gather_values)(const routecap_plan *, const void *const *, size_t,
                                           const void *, void *, size_t);
+    routecap_status (*plan_gather_weights)(const routecap_plan *, const routecap_plan_source *,
+                                           size_t, size_t, routecap_dtype, float, void *, size_t,
+                                           uint64_t *);
     routecap_status (*plan_scatter)(const routecap_plan *, const void *, size_t, const uint8_t *,
                                     size_t, routecap_routing **, size_t);
     routecap_status (*plan_pack)(const routecap_plan *, const routecap_plan_source *, size_t,

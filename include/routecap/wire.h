@@ -111,6 +111,7 @@ typedef int32_t routecap_wire_format; /* @one_of(ROUTECAP_WIRE_*) */
 #define ROUTECAP_WIRE_FACT_TAGS 128u       /* the tag of each row */
 #define ROUTECAP_WIRE_FACT_ID_SPACE 256u   /* that ids are physical */
 #define ROUTECAP_WIRE_FACT_PROVENANCE 512u /* that layers were recomputed */
+#define ROUTECAP_WIRE_FACT_WEIGHTS 1024u   /* the weights beside the ids */
 typedef uint32_t routecap_wire_facts; /* @any_of(ROUTECAP_WIRE_FACT_*) */
 
 /* Description of a format. */

@@ -61,6 +61,17 @@ routecap_status routecap_plan_gather(const routecap_plan *plan, const routecap_p
     });
 }
 
+routecap_status routecap_plan_gather_weights(const routecap_plan *plan,
+                                             const routecap_plan_source *sources,
+                                             size_t source_size, size_t count, routecap_dtype dtype,
+                                             float missing, void *dst, size_t dst_bytes,
+                                             uint64_t *missing_cells) {
+    return with(plan, [&](const Plan &p) {
+        return gather_weights(p, sources, source_size, count, dtype, missing, dst, dst_bytes,
+                              missing_cells);
+    });
+}
+
 routecap_status routecap_plan_gather_values(const routecap_plan *plan, const void *const *values,
                                             size_t element_bytes, const void *fill, void *dst,
                                             size_t dst_bytes) {

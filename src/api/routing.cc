@@ -97,6 +97,20 @@ routecap_status routecap_routing_copy_to(const routecap_routing *routing,
     });
 }
 
+routecap_status routecap_routing_copy_weights(const routecap_routing *routing,
+                                              const routecap_copy_options *options, void *dst,
+                                              size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                                              uint64_t *needed) {
+    return with_rows(routing, [&](const Routing &r) {
+        CopyPlan plan;
+        if (int32_t s = plan_copy_weights(r.shape(), r.end() - r.first(), options, dst, dst_bytes,
+                                          mask, mask_bytes, needed, plan);
+            s < 0)
+            return s;
+        return copy_out_weights(r, plan, dst, mask);
+    });
+}
+
 routecap_status routecap_routing_retain(const routecap_routing *routing) {
     return with(routing, [](const Routing &r) { return r.retain(), ROUTECAP_OK; });
 }

@@ -34,11 +34,19 @@ struct SlotContents {
     uint32_t snapshots = 0;
 };
 
-// The ids of one layer to record, and the table for them, if there is one.
+// The ids of one layer to record, and the table and the weights for them, if there are any.
 struct RecordedLayer {
     uint32_t layer;
     const void *ids;
     const int32_t *table;
+    const void *weights;
+};
+
+// How ids lie in the memory of layers, and weights beside them.
+struct RecordSource {
+    kernels::Source ids;
+    kernels::WeightSource weights;
+    bool weighted = false;  // at least one layer has weights
 };
 
 // "Naming" a slot tells the device which slot the next snapshot fills, and begins a new epoch. A
@@ -59,7 +67,7 @@ public:
     // Refuses an address that the device cannot read.
     virtual int32_t check_memory(const void *address, const char *name) = 0;
     virtual int32_t begin(uint32_t rows, routecap_stream stream) = 0;
-    virtual int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers,
+    virtual int32_t record(const RecordSource &source, std::span<const RecordedLayer> layers,
                            bool overlap, routecap_stream stream) = 0;
     virtual int32_t route(uint32_t layer, const kernels::Router &router,
                           const kernels::Logits &logits, routecap_stream stream) = 0;
@@ -68,10 +76,10 @@ public:
     virtual int32_t compare_received(const routecap_received &r, routecap_stream stream) = 0;
     virtual int32_t snapshot(routecap_stream stream) = 0;
     // All three at once, of the first rows of the sink.
-    virtual int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,
+    virtual int32_t whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
                                routecap_stream stream) {
-        if (int32_t s = begin(source.to.rows, stream); s < 0) return s;
-        if (source.to.rows > 0 && !layers.empty())
+        if (int32_t s = begin(source.ids.to.rows, stream); s < 0) return s;
+        if (source.ids.to.rows > 0 && !layers.empty())
             if (int32_t s = record(source, layers, false, stream); s < 0) return s;
         return snapshot(stream);
     }
@@ -108,7 +116,7 @@ public:
     // `rows` rows are there, or with nullptr if they will not come. It does nothing if the step
     // awaits no rows. give_up() comes last: no rows can arrive any more.
     virtual void await(int32_t, routecap_step, uint32_t, const DevicePositions &, int32_t) {}
-    virtual void arrive(routecap_step, const kernels::SinkLayer *, uint32_t) {}
+    virtual void arrive(routecap_step, const ArrivedLayers *, uint32_t) {}
     // One past the last sink row that spans of such a step name; 0 if it awaits no rows. Any thread
     // may ask.
     virtual uint32_t awaited_rows(routecap_step) const { return 0; }

@@ -55,14 +55,34 @@ int32_t check_sink_bytes(const routecap_sink &sink, const Strides &strides, uint
                            "check rows, strides and dtype");
 }
 
+int32_t check_sink_weights(const routecap_sink &sink, uint32_t weight_bytes) {
+    if (sink.weights == nullptr) return ROUTECAP_OK;
+    if (weight_bytes == 0)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "weights is set, and config.weights_dtype says that none are captured");
+    if (reinterpret_cast<uintptr_t>(sink.weights) % weight_bytes != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "weights is not aligned to %u bytes", weight_bytes);
+    return ROUTECAP_OK;
+}
+
 }  // namespace
 
-Sink::Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids)
-    : rows_(rows), k_(shape.k), layers_(shape.layers), fixed_(shape.layers, 0) {
+Sink::Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids, void *weights)
+    : rows_(rows),
+      k_(shape.k),
+      weight_bytes_(shape.weight_bytes),
+      layers_(shape.layers),
+      weights_(shape.weight_bytes != 0 ? shape.layers : 0),
+      fixed_(shape.layers, 0) {
     const size_t layer_bytes = sink_layer_bytes(rows, k_, dtype);
     for (size_t l = 0; l < layers_.size(); l++)
         layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr,
                       shape.rules[l].k, dtype, shape.rules[l]};
+    for (size_t l = 0; l < weights_.size(); l++)
+        weights_[l] = {weights != nullptr
+                           ? static_cast<uint8_t *>(weights) + l * weight_layer_bytes(rows, shape)
+                           : nullptr,
+                       shape.rules[l].k};
 }
 
 int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
@@ -75,6 +95,7 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
         return report(ROUTECAP_ERR_ARGUMENT, "nothing to bind: ids is NULL or layers is 0");
     if (reinterpret_cast<uintptr_t>(sink.ids) % element != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "ids is not aligned to %u bytes", element);
+    if (int32_t s = check_sink_weights(sink, weight_bytes_); s < 0) return s;
     Strides strides{};
     const uint32_t k = layers_[first_layer].rule.k;
     if (!strides_of(sink, strides) || sink.rows < rows_ || sink.k != k || strides.row < k ||
@@ -96,21 +117,30 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
                     static_cast<int64_t>(l - first_layer) * strides.layer * element;
         return kernels::SinkLayer{ids, strides.row, sink.dtype, layers_[l].rule};
     };
+    const auto weights_of = [&](uint32_t l) {
+        void *weights = sink.weights == nullptr ? nullptr
+                                                : static_cast<uint8_t *>(sink.weights) +
+                                                      static_cast<int64_t>(l - first_layer) *
+                                                          strides.layer * weight_bytes_;
+        return kernels::WeightSink{weights, strides.row};
+    };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         const kernels::SinkLayer now = layers_[l], then = bound(l);
-        const bool same =
-            now.ids == then.ids && now.row_stride == then.row_stride && now.dtype == then.dtype;
+        const bool same = now.ids == then.ids && now.row_stride == then.row_stride &&
+                          now.dtype == then.dtype &&
+                          (weights_.empty() || weights_[l].weights == weights_of(l).weights);
         if ((sealed_ || fixed_[l] != 0) && !same)
             return report(ROUTECAP_ERR_STATE,
                           "the address of layer %u is fixed: it was bound, given out or begun", l);
     }
-    for (uint32_t l = first_layer; l < first_layer + layers; l++)
+    for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         layers_[l] = bound(l), fixed_[l] = 1;
+        if (!weights_.empty()) weights_[l] = weights_of(l);
+    }
     return ROUTECAP_OK;
 }
 
-int32_t layers_of(const routecap_sink &sink, const Shape &shape,
-                  std::vector<kernels::SinkLayer> &layers) {
+int32_t layers_of(const routecap_sink &sink, const Shape &shape, ArrivedLayers &to) {
     const int64_t element = sink_element_bytes(sink.dtype);
     if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a sink's", sink.dtype);
     if (sink.k != shape.k)
@@ -127,9 +157,16 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape,
                       static_cast<long long>(sink.row_stride),
                       static_cast<long long>(sink.layer_stride), shape.k);
     if (int32_t s = check_sink_bytes(sink, strides, shape.layers, "rows"); s < 0) return s;
-    for (uint32_t l = 0; l < shape.layers; l++)
-        layers.push_back({ids != nullptr ? ids + l * strides.layer * element : nullptr, strides.row,
-                          sink.dtype, shape.rules[l]});
+    if (int32_t s = check_sink_weights(sink, shape.weight_bytes); s < 0) return s;
+    auto *weights = static_cast<uint8_t *>(sink.weights);
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        to.layers.push_back({ids != nullptr ? ids + l * strides.layer * element : nullptr,
+                             strides.row, sink.dtype, shape.rules[l]});
+        if (shape.weight_bytes != 0)
+            to.weights.push_back(
+                {weights != nullptr ? weights + l * strides.layer * shape.weight_bytes : nullptr,
+                 strides.row});
+    }
     return ROUTECAP_OK;
 }
 
@@ -166,7 +203,8 @@ routecap_sink Sink::give_out(uint32_t layer) {
             .k = l.rule.k,
             .row_stride = l.row_stride,
             .layer_stride = 0,
-            .ids_bytes = 0};
+            .ids_bytes = 0,
+            .weights = weights_.empty() ? nullptr : weights_[layer].weights};
 }
 
 }  // namespace routecap

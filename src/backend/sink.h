@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/shape.h"
-#include "kernels/begin.h"
+#include "kernels/weights.h"
 #include "routecap.h"
 
 namespace routecap {
@@ -45,9 +45,12 @@ struct IdsExtent {
 int32_t check_ids_bytes(uint64_t stated, const IdsExtent &ids, bool dense, const char *what,
                         const char *advice);
 
-// The sinks of a shape's layers in memory that only this call reads.
-int32_t layers_of(const routecap_sink &sink, const Shape &shape,
-                  std::vector<kernels::SinkLayer> &layers);
+// The sinks of a shape's layers in memory that only one call reads.
+struct ArrivedLayers {
+    std::vector<kernels::SinkLayer> layers;
+    std::vector<kernels::WeightSink> weights;  // none if no weights are captured
+};
+int32_t layers_of(const routecap_sink &sink, const Shape &shape, ArrivedLayers &to);
 
 // Distance from one layer to the next in the library's own sink. It is never a power of two,
 // because then the cells of a row in all layers would compete for the same cache lines.
@@ -55,11 +58,27 @@ constexpr size_t sink_layer_bytes(uint32_t rows, uint32_t k, int32_t dtype) {
     return (size_t{rows} * k * sink_element_bytes(dtype) + 63) / 64 * 64 + 64;
 }
 
+// Of the library's own sink: of all layers together.
+inline size_t sink_bytes(uint32_t rows, const Shape &shape, int32_t dtype) {
+    return shape.layers * sink_layer_bytes(rows, shape.k, dtype);
+}
+// The same of weights.
+inline size_t weight_layer_bytes(uint32_t rows, const Shape &shape) {
+    return shape.weight_bytes == 0
+               ? 0
+               : (size_t{rows} * shape.weights_cell_bytes() + 63) / 64 * 64 + 64;
+}
+
+inline size_t weights_bytes(uint32_t rows, const Shape &shape) {
+    return shape.layers * weight_layer_bytes(rows, shape);
+}
+
 class Sink {
 public:
-    // `ids` has layers * sink_layer_bytes bytes, each layer with rows of its own k. nullptr: each
-    // layer must be bound before it is used.
-    Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids);
+    // `ids` has layers * sink_layer_bytes bytes, each layer with rows of its own k, and `weights`
+    // layers * weight_layer_bytes. nullptr: each layer must be bound before it is used, or has no
+    // weights.
+    Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids, void *weights);
 
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);
     // Describes a layer. If the layer has an address, it is fixed from now on.
@@ -70,6 +89,8 @@ public:
     bool sealed() const { return sealed_; }
 
     std::span<const kernels::SinkLayer> layers() const { return layers_; }
+    // One for each layer, of weights; none if no weights are captured.
+    std::span<const kernels::WeightSink> weights() const { return weights_; }
     // The layers for a kernel. `copy` is a copy of layers() in memory that the kernel can read. A
     // kernel that was captured into a graph before the sink was sealed reads the copy, because
     // layers may have been bound since.
@@ -82,8 +103,9 @@ public:
     uint32_t begin_items(uint32_t rows) const { return kernels::begin_items(rows, k_, widest()); }
 
 private:
-    const uint32_t rows_, k_;
+    const uint32_t rows_, k_, weight_bytes_;
     std::vector<kernels::SinkLayer> layers_;
+    std::vector<kernels::WeightSink> weights_;
     std::vector<uint8_t> fixed_;  // per layer: bound or given out
     bool sealed_ = false;
     // Once sealed: the distance from each layer to the next, if all layers are alike and equally

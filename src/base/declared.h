@@ -50,6 +50,7 @@
     X(routing_view) \
     X(routing_coverage) \
     X(routing_copy_to) \
+    X(routing_copy_weights) \
     X(routing_split) \
     X(routing_slice) \
     X(routing_merge) \
@@ -101,6 +102,7 @@
     X(plan_ranges) \
     X(plan_gather) \
     X(plan_gather_values) \
+    X(plan_gather_weights) \
     X(plan_scatter) \
     X(plan_pack) \
     X(plan_unpack) \

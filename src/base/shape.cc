@@ -12,8 +12,8 @@ bool Shape::same_cell(const uint8_t *row_a, const uint8_t *row_b, uint32_t layer
     const uint8_t *a = cell(row_a, layer), *b = cell(row_b, layer);
     if (std::memcmp(a, b, cell_bytes) == 0) return true;
     const auto subset = [&](const auto *x, const auto *y) {  // both are sets of n
-        const uint32_t n = count(x, layer);
-        return n == count(y, layer) &&
+        const uint32_t n = count_ids(x, layer);
+        return n == count_ids(y, layer) &&
                std::all_of(x, x + n, [&](auto id) { return std::find(y, y + n, id) != y + n; });
     };
     return id_bytes == 1 ? subset(a, b)
@@ -57,7 +57,7 @@ ShapePtr with_provenance_of_both(const ShapePtr &a, const Shape &b) {
     Layers layers = a->of;
     for (uint32_t l = 0; l < a->layers; l++)
         if (b.is_recomputed(l)) layers.provenance[l] = ROUTECAP_PROVENANCE_RECOMPUTED;
-    return std::make_shared<const Shape>(a->k, a->id_space, std::move(layers));
+    return std::make_shared<const Shape>(a->k, a->id_space, a->weights_dtype, std::move(layers));
 }
 
 int32_t check_between(const char *what, const char *name, uint64_t value, uint64_t low,
@@ -104,7 +104,16 @@ int32_t make_shape(const ShapeSource &from, const char *what, ShapePtr &shape) {
         if (int32_t s = add_layer(from, what, l, layers); s < 0) return s;
     if (from.id_space != ROUTECAP_ID_SPACE_LOGICAL && from.id_space != ROUTECAP_ID_SPACE_PHYSICAL)
         return report(ROUTECAP_ERR_ARGUMENT, "%s.id_space is %d", what, from.id_space);
-    shape = std::make_shared<const Shape>(from.k, from.id_space, std::move(layers));
+    if (from.weights_dtype != 0 && weight_element_bytes(from.weights_dtype) == 0)
+        return report(ROUTECAP_ERR_DTYPE, "%s.weights_dtype is %d; weights are F32, F16 or BF16",
+                      what, from.weights_dtype);
+    shape =
+        std::make_shared<const Shape>(from.k, from.id_space, from.weights_dtype, std::move(layers));
+    if (shape->weight_bytes != 0 && shape->stride > kMostRowBytes)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "%s.weights_dtype: a row of ids and weights has %u bytes, and at most %u are "
+                      "kept",
+                      what, shape->stride, kMostRowBytes);
     return ROUTECAP_OK;
 }
 

@@ -35,9 +35,11 @@ constexpr bool is_row_reason(int32_t reason) {
     return known_reason(reason) && !kReasons[reason].of_cells;
 }
 
-constexpr size_t kPageBytes = size_t{64} * 1024;  // a page is no larger, unless one row is
+// Of ids: a page has no more of them, unless one row does.
+constexpr size_t kPageBytes = size_t{64} * 1024;
 // A page has at most this many rows, so that a short request of a small model takes little memory.
 constexpr uint32_t kPageRows = 256;
+constexpr uint32_t kMostRowBytes = 4096;  // of a row with weights
 
 // A captured layer as people read it: "7", or "7 (captured layer 3)".
 struct LayerName {
@@ -67,8 +69,16 @@ struct Layers {
     size_t find(std::pair<int32_t, uint32_t> key) const;
 };
 
+// Bytes of a weight: 2 or 4; 0 if weights cannot have this dtype.
+constexpr uint32_t weight_element_bytes(int32_t dtype) {
+    return dtype == ROUTECAP_DTYPE_F32                                   ? 4
+           : dtype == ROUTECAP_DTYPE_F16 || dtype == ROUTECAP_DTYPE_BF16 ? 2
+                                                                         : 0;
+}
+
 struct Shape : kernels::RowLayout {
     int32_t id_space;
+    int32_t weights_dtype;  // 0: there are none
     Layers of;
 
     // Derived.
@@ -81,9 +91,11 @@ struct Shape : kernels::RowLayout {
     uint32_t recomputed_layers;
     std::vector<uint8_t> recomputed;  // these layers, as in a row's validity
 
-    Shape(uint32_t k_, int32_t id_space_, Layers layers_)
-        : RowLayout(static_cast<uint32_t>(layers_.size()), k_, id_bytes_for(k_, layers_)),
+    Shape(uint32_t k_, int32_t id_space_, int32_t weights_dtype_, Layers layers_)
+        : RowLayout(static_cast<uint32_t>(layers_.size()), k_, id_bytes_for(k_, layers_),
+                    weight_element_bytes(weights_dtype_)),
           id_space(id_space_),
+          weights_dtype(weights_dtype_),
           of(std::move(layers_)) {
         experts = 0;
         uniform = is_uniform(k_, of);
@@ -93,7 +105,8 @@ struct Shape : kernels::RowLayout {
                              static_cast<uint8_t>(of.least[l])});
         }
         page_shift = 0;
-        while (2u << page_shift <= kPageRows && (size_t{2} << page_shift) * bytes() <= kPageBytes)
+        while (2u << page_shift <= kPageRows &&
+               (size_t{2} << page_shift) * (ids_bytes + validity_bytes) <= kPageBytes)
             page_shift++;
         page_rows = 1u << page_shift;
         full.assign(validity_bytes, 0xff);
@@ -159,9 +172,32 @@ struct Shape : kernels::RowLayout {
                 __builtin_popcount(static_cast<uint32_t>(validity(row)[b] & recomputed[b])));
         return n;
     }
+    // Whether a cell has weights.
+    bool weighted(const uint8_t *row, uint32_t layer) const {
+        return weight_bytes != 0 && (weights_validity(row)[layer / 8] >> layer % 8 & 1) != 0;
+    }
+    void set_weighted(uint8_t *row, uint32_t layer) const {
+        uint8_t &byte = weights_validity(row)[layer / 8];
+        byte = static_cast<uint8_t>(byte | 1u << layer % 8);
+    }
+    uint32_t count_weighted(const uint8_t *row) const {
+        uint32_t n = 0;
+        for (uint32_t b = 0; b < validity_bytes && weight_bytes != 0; b++)
+            n += static_cast<uint32_t>(
+                __builtin_popcount(static_cast<uint32_t>(weights_validity(row)[b])));
+        return n;
+    }
+    // Makes a missing cell that of another row, which has it, with its weights.
+    void copy_cell(uint8_t *to, const uint8_t *from, uint32_t layer) const {
+        std::memcpy(cell(to, layer), cell(from, layer), cell_bytes);
+        set_valid(to, layer);
+        if (!weighted(from, layer)) return;
+        std::memcpy(weights(to, layer), weights(from, layer), weights_cell_bytes());
+        set_weighted(to, layer);
+    }
     // How many experts a valid cell has. Its other columns come last, and are unused.
     template <class Id>
-    uint32_t count(const Id *ids, uint32_t layer) const {
+    uint32_t count_ids(const Id *ids, uint32_t layer) const {
         uint32_t n = of.k[layer];
         if (!uniform)
             while (n > of.least[layer] && ids[n - 1] == kernels::kUnused<Id>) n--;
@@ -169,8 +205,8 @@ struct Shape : kernels::RowLayout {
     }
     uint32_t count(const uint8_t *row, uint32_t layer) const {
         const uint8_t *ids = cell(row, layer);
-        return id_bytes == 1 ? count<uint8_t>(ids, layer)
-                             : count<uint16_t>(reinterpret_cast<const uint16_t *>(ids), layer);
+        return id_bytes == 1 ? count_ids(ids, layer)
+                             : count_ids(reinterpret_cast<const uint16_t *>(ids), layer);
     }
     // The reason of a missing cell is its first id, and its other ids are zero.
     void mark(uint8_t *row, uint32_t layer, int32_t reason) const {
@@ -206,8 +242,8 @@ struct Shape : kernels::RowLayout {
 
     // Whether rows of both shapes have the same layout in memory, and ids have the same meaning.
     bool same_rows(const Shape &other) const {
-        return k == other.k && id_space == other.id_space && of.map == other.of.map &&
-               of.visit == other.of.visit && rules == other.rules;
+        return k == other.k && id_space == other.id_space && weights_dtype == other.weights_dtype &&
+               of.map == other.of.map && of.visit == other.of.visit && rules == other.rules;
     }
     // Whether rows of `other`, with which same_rows() holds, may become rows of this shape. They
     // may not if a layer is recomputed there and captured here: its cells would pass for captured
@@ -234,12 +270,23 @@ struct ShapeSource {
     const uint32_t *layer_experts;
     const int32_t *layer_provenance;
     const uint32_t *layer_k, *layer_min_k, *layer_visit;
+    int32_t weights_dtype;
 };
 // From a struct of the header that has these fields.
 template <class T>
-ShapeSource shape_source(const T &from, int32_t id_space, const int32_t *provenance) {
-    return {from.layers,        from.k,     from.experts, id_space,         from.layer_map,
-            from.layer_experts, provenance, from.layer_k, from.layer_min_k, from.layer_visit};
+ShapeSource shape_source(const T &from, int32_t id_space, const int32_t *provenance,
+                         int32_t weights_dtype) {
+    return {.layers = from.layers,
+            .k = from.k,
+            .experts = from.experts,
+            .id_space = id_space,
+            .layer_map = from.layer_map,
+            .layer_experts = from.layer_experts,
+            .layer_provenance = provenance,
+            .layer_k = from.layer_k,
+            .layer_min_k = from.layer_min_k,
+            .layer_visit = from.layer_visit,
+            .weights_dtype = weights_dtype};
 }
 // Checks a description and makes the shape. `what` names the description in the text of an error.
 int32_t make_shape(const ShapeSource &source, const char *what, ShapePtr &shape);

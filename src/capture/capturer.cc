@@ -15,10 +15,9 @@ routecap_memory memory_of(const Config &config) {
     if (config.role == ROUTECAP_ROLE_DISABLED) return m;
     const Shape &shape = *config.shape;
     const kernels::SlotLayout layout(config.rows, shape);
-    const uint64_t sink =
-        config.external_sink
-            ? 0
-            : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
+    const uint64_t sink = config.external_sink ? 0
+                                               : sink_bytes(config.rows, shape, config.sink_dtype) +
+                                                     weights_bytes(config.rows, shape);
     const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + size_t{256} * 1024;
@@ -138,7 +137,7 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
 int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
     if (state_ == nullptr) return ROUTECAP_OK;
     if (int32_t s = poll(step); s < 0) return s;
-    std::vector<kernels::SinkLayer> layers;
+    ArrivedLayers layers;
     routecap_sink from{};
     if (rows != nullptr) {
         if (int32_t s = read_struct(from, rows, "rows"); s < 0) return s;
@@ -149,7 +148,7 @@ int32_t Capturer::arrive(routecap_step step, const routecap_sink *rows) {
         return report(ROUTECAP_ERR_ROWS_NOT_BEGUN,
                       "%u rows, and spans of step %llu name sink rows up to %u", from.rows,
                       ull(step), awaited - 1);
-    backend_->arrive(step, rows != nullptr ? layers.data() : nullptr, from.rows);
+    backend_->arrive(step, rows != nullptr ? &layers : nullptr, from.rows);
     state_->worker.wake();
     return ROUTECAP_OK;
 }

@@ -36,11 +36,10 @@ int32_t read_config(const routecap_config *config, Config &out) {
                       "config.backend is %d, which this library does not know", c.backend);
     if (c.backend == ROUTECAP_BACKEND_CUDA && c.device < 0)
         return report(ROUTECAP_ERR_ARGUMENT, "config.device is %d", c.device);
-    if ((c.flags & ~kFlags) != 0 || c.reserved != 0)
-        return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u and config.reserved %u", c.flags,
-                      c.reserved);
-    if (int32_t s =
-            make_shape(shape_source(c, c.id_space, c.layer_provenance), "config", out.shape);
+    if ((c.flags & ~kFlags) != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "config.flags is %u", c.flags);
+    if (int32_t s = make_shape(shape_source(c, c.id_space, c.layer_provenance, c.weights_dtype),
+                               "config", out.shape);
         s < 0)
         return s;
     if (int32_t s = between("rows", c.rows, 1, ROUTECAP_MAX_ROWS); s < 0) return s;

@@ -69,7 +69,9 @@ private:
                          kernels::Source &source) const;
     int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers,
                    routecap_stream stream);
-    int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,
+    int32_t check_weights(const routecap_source &s, std::span<const RecordedLayer> layers,
+                          RecordSource &source) const;
+    int32_t whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
                        bool capturing, routecap_stream stream);
 
     // issue.cc

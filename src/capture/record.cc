@@ -102,7 +102,6 @@ int32_t ForwardPath::check_source(const routecap_source &s, std::span<const Reco
                                   kernels::Source &source) const {
     const uint32_t element = source_element_bytes(s.dtype);
     if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
-    if (s.reserved != 0) return refuse_reserved(static_cast<int32_t>(s.reserved));
     const uint32_t k_source = s.k_source != 0 ? s.k_source : config_.shape->k;
     uint32_t k = 1;
     if (int32_t status = check_columns(s, layers, k); status < 0) return status;
@@ -129,6 +128,36 @@ int32_t ForwardPath::check_source(const routecap_source &s, std::span<const Reco
     return check_placement(source.to);
 }
 
+int32_t ForwardPath::check_weights(const routecap_source &s, std::span<const RecordedLayer> layers,
+                                   RecordSource &source) const {
+    const int32_t wanted = config_.shape->weights_dtype;
+    const bool in_ids = s.dtype == ROUTECAP_DTYPE_ID16_BF16 && wanted == ROUTECAP_DTYPE_BF16;
+    const bool given = std::any_of(layers.begin(), layers.end(),
+                                   [](const RecordedLayer &l) { return l.weights != nullptr; });
+    if (given != (s.weights_dtype != 0) || (given && s.weights_dtype != wanted))
+        return report(ROUTECAP_ERR_DTYPE,
+                      "source.weights_dtype is %d, %s weights are given, and the capturer's are %d",
+                      s.weights_dtype, given ? "and" : "no", wanted);
+    source.weighted = given || in_ids;
+    if (!given) {
+        source.weights = {0, in_ids};
+        return ROUTECAP_OK;
+    }
+    const uint32_t k_source = s.k_source != 0 ? s.k_source : config_.shape->k;
+    const int64_t row_stride = s.weights_row_stride != 0 ? s.weights_row_stride : k_source;
+    if (row_stride < 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "source.weights_row_stride is %lld",
+                      static_cast<long long>(row_stride));
+    uint32_t k = 1;
+    if (int32_t status = check_columns(s, layers, k); status < 0) return status;
+    const bool dense = s.weights_row_stride == 0;
+    source.weights = {row_stride, 0};
+    return check_ids_bytes(
+        s.weights_bytes,
+        {{{{1, 0}, {s.rows, row_stride}, {dense ? k_source : k, 1}}}, config_.shape->weight_bytes},
+        dense, "source.weights", "check k_source, rows and weights_dtype");
+}
+
 int32_t ForwardPath::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {
     if (disabled()) return ROUTECAP_OK;
     routecap_source s;
@@ -137,7 +166,7 @@ int32_t ForwardPath::record(uint32_t layer, const routecap_source *source, route
         return report(ROUTECAP_ERR_ARGUMENT,
                       "source.flags has WHOLE_STEP: a whole step is recorded by "
                       "routecap_layers_record");
-    const RecordedLayer one{layer, s.ids, s.table};
+    const RecordedLayer one{layer, s.ids, s.table, s.weights};
     return record(s, std::span(&one, 1), stream);
 }
 
@@ -150,9 +179,9 @@ int32_t ForwardPath::record_layers(const routecap_source *source,
     if (int32_t status = check_array(layers, count, layer_size, sizeof *layers, "layers");
         status < 0)
         return status;
-    if (s.ids != nullptr || s.table != nullptr)
+    if (s.ids != nullptr || s.table != nullptr || s.weights != nullptr)
         return report(ROUTECAP_ERR_ARGUMENT,
-                      "source.ids or source.table is set: each layer has its own");
+                      "source.ids, table or weights is set: each layer has its own");
     if (count > config_.shape->layers)
         return report(ROUTECAP_ERR_UNKNOWN_LAYER, "%zu layers of %u", count, config_.shape->layers);
     listed_.clear();
@@ -167,7 +196,7 @@ int32_t ForwardPath::record_layers(const routecap_source *source,
         if (l.layer < seen_.size() && seen_[l.layer])
             return report(ROUTECAP_ERR_ARGUMENT, "layer %u is there twice", l.layer);
         if (l.layer < seen_.size()) seen_[l.layer] = true;
-        listed_.push_back({l.layer, l.ids, l.table});
+        listed_.push_back({l.layer, l.ids, l.table, l.weights});
     }
     return record(s, listed_, stream);
 }
@@ -176,8 +205,9 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
                             routecap_stream stream) {
     bool capturing = false;
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
-    kernels::Source source;
-    if (int32_t status = check_source(s, layers, source); status < 0) return status;
+    RecordSource source;
+    if (int32_t status = check_source(s, layers, source.ids); status < 0) return status;
+    if (int32_t status = check_weights(s, layers, source); status < 0) return status;
     const bool whole = (s.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
     if (whole && (s.first_row != 0 || s.live_rows != nullptr || s.row_base != nullptr ||
                   s.row_index != nullptr || (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0))
@@ -187,36 +217,46 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
     for (const RecordedLayer &l : layers) {
         if (s.rows > 0 && l.ids == nullptr)
             return report(ROUTECAP_ERR_ARGUMENT, "the ids of layer %u are NULL", l.layer);
+        if (l.weights != nullptr && !whole && l.layer < config_.shape->layers &&
+            backend_->sink().weights()[l.layer].weights == nullptr)
+            return report(ROUTECAP_ERR_STATE, "layer %u has no sink for weights", l.layer);
+        if (l.weights != nullptr &&
+            reinterpret_cast<uintptr_t>(l.weights) % config_.shape->weight_bytes != 0)
+            return report(ROUTECAP_ERR_ARGUMENT,
+                          "the weights of layer %u are not aligned to %u bytes", l.layer,
+                          config_.shape->weight_bytes);
         if ((l.table == nullptr) != (s.table_size == 0))
             return report(ROUTECAP_ERR_ARGUMENT, "the table of layer %u is %s with table_size %u",
                           l.layer, l.table == nullptr ? "NULL" : "set", s.table_size);
         // No row of a whole step was recorded before.
-        if (int32_t status = check_layer(l.layer, source.to, capturing || whole); status < 0)
+        if (int32_t status = check_layer(l.layer, source.ids.to, capturing || whole); status < 0)
             return status;
     }
     for (const RecordedLayer &l : check_ ? layers : std::span<const RecordedLayer>())
-        if (int32_t s = check_->check_memory({{l.ids, "ids"}, {l.table, "table"}}); s < 0) return s;
+        if (int32_t s =
+                check_->check_memory({{l.ids, "ids"}, {l.table, "table"}, {l.weights, "weights"}});
+            s < 0)
+            return s;
     if (whole) return whole_step(source, layers, capturing, stream);
-    if (int32_t status = check_forward(source.to); status < 0) return status;
+    if (int32_t status = check_forward(source.ids.to); status < 0) return status;
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
     for (const RecordedLayer &l : layers) make_room(l.layer);
     if (int32_t status =
             backend_->record(source, layers, (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0, stream);
         status < 0)
         return status;
-    for (const RecordedLayer &l : layers) note_recorded(l.layer, source.to, capturing);
+    for (const RecordedLayer &l : layers) note_recorded(l.layer, source.ids.to, capturing);
     return ROUTECAP_OK;
 }
 
-int32_t ForwardPath::whole_step(const kernels::Source &source,
-                                std::span<const RecordedLayer> layers, bool capturing,
-                                routecap_stream stream) {
+int32_t ForwardPath::whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
+                                bool capturing, routecap_stream stream) {
     if (int32_t s = prepare_begin(capturing, stream); s < 0) return s;
     if (int32_t s = backend_->whole_step(source, layers, stream); s < 0) return s;
     begins_++;
     begun_ = false;
     if (check_) {
-        check_->begun(source.to.rows);
+        check_->begun(source.ids.to.rows);
         check_->snapshot_taken();
     }
     return ROUTECAP_OK;

@@ -19,7 +19,8 @@ int32_t Plan::create(const routecap_plan_config *config, std::unique_ptr<Plan> &
 }
 
 int32_t Plan::read_ids(const routecap_plan_config &c) {
-    if (int32_t s = make_shape(shape_source(c, ROUTECAP_ID_SPACE_LOGICAL, nullptr), "config", ids_);
+    if (int32_t s =
+            make_shape(shape_source(c, ROUTECAP_ID_SPACE_LOGICAL, nullptr, 0), "config", ids_);
         s < 0)
         return s;
     const uint32_t ranks = c.expert_parallel != 0 ? c.expert_parallel : 1;

@@ -57,6 +57,9 @@ private:
 int32_t gather(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
                size_t count, void *dst, size_t dst_bytes, uint8_t *classes, size_t classes_bytes,
                routecap_plan_report *report);
+int32_t gather_weights(const Plan &plan, const routecap_plan_source *sources, size_t source_size,
+                       size_t count, int32_t dtype, float missing, void *dst, size_t dst_bytes,
+                       uint64_t *missing_cells);
 int32_t scatter(const Plan &plan, const void *ids, size_t ids_bytes, const uint8_t *classes,
                 size_t classes_bytes, Routing **routings, size_t count);
 int32_t pack(const Plan &plan, const routecap_plan_source *sources, size_t source_size,

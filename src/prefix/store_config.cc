@@ -11,8 +11,8 @@ int32_t read_store_config(const routecap_store_config *config, const routecap_co
     if (int32_t s = read_struct(c, config, "config"); s < 0) return s;
     routecap_config of;
     if (int32_t s = read_struct(of, shape, "shape"); s < 0) return s;
-    if (int32_t s =
-            make_shape(shape_source(of, of.id_space, of.layer_provenance), "shape", out.shape);
+    if (int32_t s = make_shape(shape_source(of, of.id_space, of.layer_provenance, of.weights_dtype),
+                               "shape", out.shape);
         s < 0)
         return s;
     if ((c.flags & ~ROUTECAP_STORE_SLOT_KEYS) != 0)

@@ -1,11 +1,13 @@
 #include "routing/copy_out.h"
 
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
 #include "base/element.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "routing/weights.h"
 
 namespace routecap {
 namespace {
@@ -65,7 +67,7 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
             for (uint32_t l = 0; l < plan.layers; l++, ids += k) {
                 const uint32_t layer = plan.first_layer + l;
                 const bool valid = shape.valid(cells, layer);
-                const uint32_t used = valid ? shape.count(ids, layer) : 0;
+                const uint32_t used = valid ? shape.count_ids(ids, layer) : 0;
                 T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
                 for (uint32_t c = 0; c < used; c++) out[c] = static_cast<T>(ids[c]);
                 for (uint32_t c = used; c < k; c++)
@@ -109,30 +111,17 @@ int32_t check_none(const routecap_copy_options &o, const ElementLimits &limit, c
 
 }  // namespace
 
-int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
-                  const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
-                  uint64_t *needed, CopyPlan &plan) {
-    routecap_copy_options o;
-    if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
-    const ElementLimits limit = element_limits(o.dtype);
-    if (limit.size == 0)
-        return report(ROUTECAP_ERR_DTYPE, "dtype %d is not one ids can be copied to", o.dtype);
+// Checks all but the dtype and what is written for what is missing. An element has `element` bytes.
+static int32_t plan_layout(const Shape &shape, uint64_t rows, const routecap_copy_options &o,
+                           uint32_t element, const void *dst, size_t dst_bytes, const uint8_t *mask,
+                           size_t mask_bytes, uint64_t *needed, CopyPlan &plan) {
     if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
         return report(ROUTECAP_ERR_ARGUMENT, "options.order is %d", o.order);
-    Strictness strictness{};
-    if (int32_t s = read_flags(o.flags, strictness); s < 0) return s;
     if (o.first_layer >= shape.layers || o.layers > shape.layers - o.first_layer)
         return report(ROUTECAP_ERR_UNKNOWN_LAYER, "layers [%u,%u) of %u", o.first_layer,
                       o.first_layer + o.layers, shape.layers);
-    if (shape.experts - 1 > limit.largest_id)
-        return report(ROUTECAP_ERR_DTYPE, "ids up to %u do not fit dtype %d", shape.experts - 1,
-                      o.dtype);
-
     const uint32_t layers = o.layers != 0 ? o.layers : shape.layers - o.first_layer;
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
-    if (int32_t s = check_none(o, limit, shape); s < 0) return s;
-    if (!strictness.complete)
-        if (int32_t s = check_fill(o, limit, shape, mask); s < 0) return s;
     if (o.row_stride < 0 || o.layer_stride < 0)
         return report(ROUTECAP_ERR_ARGUMENT, "a stride is negative");
     const uint64_t r = rows, l = layers, k = shape.k;
@@ -150,7 +139,7 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
 
     const uint64_t elements =
         r == 0 ? 0 : saturate(r - 1, row_stride, saturate(l - 1, layer_stride, k));
-    const uint64_t bytes = saturate(elements, limit.size, 0);
+    const uint64_t bytes = saturate(elements, element, 0);
     if (needed != nullptr) *needed = bytes;
     if (dst_bytes < bytes || bytes == UINT64_MAX)
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu", dst_bytes,
@@ -159,18 +148,43 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
     if (mask != nullptr && mask_bytes < saturate(r, l, 0))
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu",
                       mask_bytes, ull(saturate(r, l, 0)));
-    plan = {.rows = rows,
-            .dtype = o.dtype,
-            .strictness = strictness,
-            .first_layer = o.first_layer,
-            .layers = layers,
-            .row_stride = static_cast<int64_t>(row_stride),
-            .layer_stride = static_cast<int64_t>(layer_stride),
-            .mask_row_stride = row_major ? static_cast<int64_t>(layers) : 1,
-            .mask_layer_stride = row_major ? 1 : static_cast<int64_t>(rows),
-            .fill = o.fill,
-            .none = o.none};
+    plan.rows = rows, plan.dtype = o.dtype;
+    plan.first_layer = o.first_layer, plan.layers = layers;
+    plan.row_stride = static_cast<int64_t>(row_stride);
+    plan.layer_stride = static_cast<int64_t>(layer_stride);
+    plan.mask_row_stride = row_major ? static_cast<int64_t>(layers) : 1;
+    plan.mask_layer_stride = row_major ? 1 : static_cast<int64_t>(rows);
+    plan.fill = o.fill, plan.none = o.none;
     return ROUTECAP_OK;
+}
+
+int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
+                  const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
+                  uint64_t *needed, CopyPlan &plan) {
+    routecap_copy_options o;
+    if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
+    const ElementLimits limit = element_limits(o.dtype);
+    if (limit.size == 0)
+        return report(ROUTECAP_ERR_DTYPE, "dtype %d is not one ids can be copied to", o.dtype);
+    if (int32_t s = read_flags(o.flags, plan.strictness); s < 0) return s;
+    if (shape.experts - 1 > limit.largest_id)
+        return report(ROUTECAP_ERR_DTYPE, "ids up to %u do not fit dtype %d", shape.experts - 1,
+                      o.dtype);
+    if (int32_t s = check_none(o, limit, shape); s < 0) return s;
+    if (!plan.strictness.complete)
+        if (int32_t s = check_fill(o, limit, shape, mask); s < 0) return s;
+    return plan_layout(shape, rows, o, limit.size, dst, dst_bytes, mask, mask_bytes, needed, plan);
+}
+
+int32_t plan_copy_weights(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
+                          const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
+                          uint64_t *needed, CopyPlan &plan) {
+    routecap_copy_options o;
+    if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
+    if (int32_t s = check_weights_dtype(shape, o.dtype); s < 0) return s;
+    if (int32_t s = read_flags(o.flags, plan.strictness); s < 0) return s;
+    return plan_layout(shape, rows, o, weight_element_bytes(o.dtype), dst, dst_bytes, mask,
+                       mask_bytes, needed, plan);
 }
 
 // The status of reading only the plan's layers. They may be complete even if other layers have
@@ -224,6 +238,40 @@ int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_
         s < 0)
         return s;
     return status;
+}
+
+int32_t copy_out_weights(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
+    const Shape &shape = routing.shape();
+    uint64_t there = 0;
+    const uint64_t rows = routing.end() - routing.first(), cells = rows * plan.layers;
+    const auto for_each_cell = [&](auto f) {
+        for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &s) {
+            for (uint64_t r = 0; r < s.rows; r++) {
+                const uint8_t *row = s.page ? s.row(r) : nullptr;
+                for (uint32_t l = 0; l < plan.layers; l++)
+                    f(row, static_cast<int64_t>(s.first - routing.first() + r), l,
+                      row != nullptr && shape.weighted(row, plan.first_layer + l));
+            }
+        });
+    };
+    for_each_cell([&](const uint8_t *, int64_t, uint32_t, bool weighted) { there += weighted; });
+    if (plan.strictness.complete && there != cells)
+        return report(ROUTECAP_ERR_INCOMPLETE,
+                      "%llu of %llu cells have no weights, and the copy is strict",
+                      ull(cells - there), ull(cells));
+    if (int32_t s = check_provenance(shape, plan.first_layer, plan.first_layer + plan.layers, rows,
+                                     plan.strictness);
+        s < 0)
+        return s;
+    const WeightWriter write(shape, plan.dtype, static_cast<float>(NAN));
+    for_each_cell([&](const uint8_t *row, int64_t r, uint32_t l, bool weighted) {
+        if (mask != nullptr) mask[r * plan.mask_row_stride + l * plan.mask_layer_stride] = weighted;
+        write.cell(dst, r * plan.row_stride + l * plan.layer_stride, weighted ? row : nullptr,
+                   plan.first_layer + l);
+    });
+    if (there == cells) return ROUTECAP_OK;
+    return report(there == 0 ? ROUTECAP_NOT_CAPTURED : ROUTECAP_INCOMPLETE,
+                  "%llu of %llu cells have no weights", ull(cells - there), ull(cells));
 }
 
 }  // namespace routecap

@@ -27,6 +27,12 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
                   const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
                   uint64_t *needed, CopyPlan &plan);
 
+// The same of weights: the options' fill and none are not used.
+int32_t plan_copy_weights(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
+                          const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
+                          uint64_t *needed, CopyPlan &plan);
+int32_t copy_out_weights(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
+
 // Copies; nothing is written if the plan is strict and a cell is missing or recomputed.
 int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask);
 

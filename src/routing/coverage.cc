@@ -75,11 +75,14 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         if (segment.complete) {
             coverage.rows_complete += segment.rows;
             coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
+            for (uint64_t r = 0; shape.weight_bytes != 0 && r < segment.rows; r++)
+                coverage.cells_weighted += shape.count_weighted(segment.row(r));
             return add(segment.first, segment.rows, none);
         }
         for (uint64_t r = 0; r < segment.rows; r++) {
             missing_of_row(shape, segment, r, runs);
             coverage.cells_recomputed += shape.count_recomputed(segment.row(r));
+            coverage.cells_weighted += shape.count_weighted(segment.row(r));
             (runs.empty()                      ? coverage.rows_complete
              : shape.row_empty(segment.row(r)) ? coverage.rows_empty
                                                : coverage.rows_partial)++;

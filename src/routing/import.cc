@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "base/structs.h"
-#include "kernels/snapshot.h"
+#include "kernels/weights.h"
 #include "routing/distinct.h"
 
 namespace routecap {
@@ -23,7 +23,7 @@ int32_t check_cells(const Shape &shape, const uint8_t *row, uint64_t position) {
         if (!shape.valid(row, l)) continue;
         const kernels::CellRule &rule = shape.rules[l];
         const auto *ids = reinterpret_cast<const Id *>(shape.cell(row, l));
-        const uint32_t used = K != 0 ? K : shape.count(ids, l);
+        const uint32_t used = K != 0 ? K : shape.count_ids(ids, l);
         bool good = true;
         for (uint32_t c = 0; c < used; c++) good &= ids[c] < rule.experts;
         for (uint32_t c = used; c < shape.k; c++) good &= ids[c] == kernels::kUnused<Id>;
@@ -68,14 +68,20 @@ public:
 
 private:
     int32_t check_row(const uint8_t *row, uint64_t position, bool full) {
-        if (!full && (row[shape_.bytes() - 1] & ~shape_.full.back()) != 0)
+        if (!full && (shape_.validity(row)[shape_.validity_bytes - 1] & ~shape_.full.back()) != 0)
             return report(ROUTECAP_ERR_FORMAT,
                           "row %llu has validity of layers beyond the last, %u", ull(position),
                           shape_.layers - 1);
-        for (uint32_t b = shape_.bytes(); b < shape_.stride; b++)
-            if (row[b] != 0)
-                return report(ROUTECAP_ERR_FORMAT, "the padding of row %llu is not zero",
-                              ull(position));
+        const bool padded = shape_.weight_bytes == 0
+                                ? all_zero(row, shape_.weights_begin, shape_.stride)
+                                : all_zero(row, shape_.ids_bytes + 2 * shape_.validity_bytes,
+                                           shape_.weights_begin) &&
+                                      all_zero(row, shape_.bytes(), shape_.stride);
+        if (!padded)
+            return report(ROUTECAP_ERR_FORMAT, "the padding of row %llu is not zero",
+                          ull(position));
+        if (shape_.weight_bytes != 0)
+            if (int32_t s = check_weights(row, position); s < 0) return s;
         if (trusted_) return ROUTECAP_OK;
         const bool narrow = shape_.id_bytes == 1;
         if (full && (narrow ? all_good<uint8_t>(row) : all_good<uint16_t>(row))) return ROUTECAP_OK;
@@ -83,6 +89,38 @@ private:
             return narrow ? check_cells<uint8_t, K>(shape_, row, position)
                           : check_cells<uint16_t, K>(shape_, row, position);
         });
+    }
+
+    static bool all_zero(const uint8_t *row, uint32_t from, uint32_t to) {
+        return std::all_of(row + from, row + to, [](uint8_t byte) { return byte == 0; });
+    }
+
+    // Weights are there only where ids are, are no NaN, and are 0 where they are not there and in
+    // columns without an expert.
+    int32_t check_weights(const uint8_t *row, uint64_t position) const {
+        const kernels::NanRule nan(shape_.weights_dtype);
+        for (uint32_t b = 0; b < shape_.validity_bytes; b++)
+            if ((shape_.weights_validity(row)[b] & ~shape_.validity(row)[b]) != 0)
+                return report(ROUTECAP_ERR_FORMAT,
+                              "row %llu has weights of a layer whose ids it does not have",
+                              ull(position));
+        for (uint32_t l = 0; l < shape_.layers && !trusted_; l++) {
+            const uint8_t *weights = shape_.weights(row, l);
+            const uint32_t used = shape_.weighted(row, l) ? shape_.count(row, l) : 0;
+            bool good = all_zero(weights, used * shape_.weight_bytes, shape_.weights_cell_bytes());
+            for (uint32_t c = 0; c < used; c++) {
+                uint32_t bits = 0;
+                std::memcpy(&bits, weights + size_t{c} * shape_.weight_bytes, shape_.weight_bytes);
+                good &= !nan.is_nan(bits);
+            }
+            if (!good)
+                return report(
+                    ROUTECAP_ERR_FORMAT,
+                    "row %llu, layer %u has a weight that is NaN, or one of no expert that "
+                    "is not 0",
+                    ull(position), l);
+        }
+        return ROUTECAP_OK;
     }
 
     // Whether all cells of a row without missing cells are valid. This is the usual case, and is
@@ -106,18 +144,39 @@ private:
 
 // Where rows lie in a caller's segment.
 struct ArrayLayout {
-    size_t ids_stride, validity_stride;
+    size_t ids_stride, validity_stride, weights_stride;
 
     ArrayLayout(const Shape &shape, uint64_t row_stride)
         : ids_stride(row_stride != 0 ? row_stride : shape.ids_bytes),
-          validity_stride(row_stride != 0 ? row_stride : shape.validity_bytes) {}
+          validity_stride(row_stride != 0 ? row_stride : shape.validity_bytes),
+          weights_stride(row_stride != 0 ? row_stride
+                                         : shape.layers * size_t{shape.weights_cell_bytes()}) {}
 };
 
 // Whether the rows of a segment are records already.
 bool are_records(const Shape &shape, const ArrayLayout &layout, const routecap_segment &segment) {
+    const auto *row = static_cast<const uint8_t *>(segment.ids);
     return layout.ids_stride == shape.stride && segment.validity != nullptr &&
-           segment.validity == shape.validity(static_cast<const uint8_t *>(segment.ids)) &&
+           segment.validity == shape.validity(row) &&
+           (shape.weight_bytes == 0 || (segment.weights == shape.weights(row, 0) &&
+                                        segment.weights_validity == shape.weights_validity(row))) &&
            reinterpret_cast<uintptr_t>(segment.ids) % shape.alignment() == 0;
+}
+
+// Copies the weights of a row that are there, and leaves zeros for the others.
+void copy_weights(const Shape &shape, const ArrayLayout &layout, const routecap_segment &segment,
+                  uint64_t r, uint8_t *record) {
+    const uint8_t *weights =
+        static_cast<const uint8_t *>(segment.weights) + r * layout.weights_stride;
+    std::memcpy(shape.weights_validity(record),
+                segment.weights_validity != nullptr
+                    ? segment.weights_validity + r * layout.validity_stride
+                    : shape.validity(record),
+                shape.validity_bytes);
+    for (uint32_t l = 0; l < shape.layers; l++)
+        if (shape.weighted(record, l))
+            std::memcpy(shape.weights(record, l), weights + size_t{l} * shape.weights_cell_bytes(),
+                        size_t{shape.count(record, l)} * shape.weight_bytes);
 }
 
 // Makes records of a caller's arrays.
@@ -130,7 +189,9 @@ void copy_arrays(const Shape &shape, const ArrayLayout &layout, const routecap_s
                     segment.validity != nullptr ? segment.validity + r * layout.validity_stride
                                                 : shape.full.data(),
                     shape.validity_bytes);
-        std::memset(records + shape.bytes(), 0, shape.stride - shape.bytes());
+        const uint32_t ids_end = shape.ids_bytes + shape.validity_bytes;
+        std::memset(records + ids_end, 0, shape.stride - ids_end);
+        if (segment.weights != nullptr) copy_weights(shape, layout, segment, r, records);
     }
 }
 
@@ -148,6 +209,14 @@ int32_t check_segment(const routecap_segment &segment, const Shape &shape, size_
         return report(ROUTECAP_ERR_ARGUMENT,
                       "view.segments[%zu] has ids or tags that are not aligned to their elements",
                       i);
+    if ((segment.weights != nullptr || segment.weights_validity != nullptr) &&
+        (segment.weights == nullptr || segment.ids == nullptr || shape.weight_bytes == 0 ||
+         reinterpret_cast<uintptr_t>(segment.weights) % shape.weight_bytes != 0))
+        return report(
+            ROUTECAP_ERR_ARGUMENT,
+            "view.segments[%zu] has weights without ids or view.weights_dtype, not aligned "
+            "to their elements, or only their validity",
+            i);
     if (segment.reserved != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "view.segments[%zu].reserved is %u", i,
                       segment.reserved);
@@ -164,7 +233,9 @@ int32_t check_view(const routecap_view &v, const Shape &shape) {
     if (v.validity_bytes != 0 && v.validity_bytes != shape.validity_bytes)
         return report(ROUTECAP_ERR_ARGUMENT, "view.validity_bytes is %u for %u layers",
                       v.validity_bytes, shape.layers);
-    if (v.row_stride != 0 && (v.row_stride < shape.bytes() || v.row_stride % shape.id_bytes != 0 ||
+    if (v.reserved != 0) return refuse_reserved(static_cast<int32_t>(v.reserved));
+    const uint32_t step = std::max(shape.id_bytes, shape.weight_bytes);
+    if (v.row_stride != 0 && (v.row_stride < shape.bytes() || v.row_stride % step != 0 ||
                               v.row_stride > ROUTECAP_MAX_POSITION))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "view.row_stride is %llu, and a row has %u bytes of ids and %u of validity",
@@ -275,7 +346,8 @@ int32_t import_view(const routecap_view *view, uint32_t flags, routecap_release 
     routecap_view v;
     if (int32_t s = read_struct(v, view, "view"); s < 0) return s;
     ShapePtr shape;
-    if (int32_t s = make_shape(shape_source(v, v.id_space, v.layer_provenance), "view", shape);
+    if (int32_t s = make_shape(shape_source(v, v.id_space, v.layer_provenance, v.weights_dtype),
+                               "view", shape);
         s < 0)
         return s;
     if (int32_t s = check_view(v, *shape); s < 0) return s;

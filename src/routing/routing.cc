@@ -42,12 +42,30 @@ void Routing::view(routecap_view *view) const {
         all.reserve(segments_.size());
         for_all_rows(first_, end(), segments_, [&](const Segment &s) {
             if (!s.page)
-                return all.push_back({s.first, s.rows, nullptr, nullptr, nullptr, 0, s.reason, 0});
+                return all.push_back({.first = s.first,
+                                      .rows = s.rows,
+                                      .ids = nullptr,
+                                      .validity = nullptr,
+                                      .tags = nullptr,
+                                      .tag = 0,
+                                      .reason = s.reason,
+                                      .reserved = 0,
+                                      .weights = nullptr,
+                                      .weights_validity = nullptr});
             const bool one_tag = s.page->tag_step == 0;
             const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
-            all.push_back({s.first, s.rows, s.row(), complete ? nullptr : shape().validity(s.row()),
-                           one_tag ? nullptr : &s.page->tag(s.page_row), one_tag ? s.tag(0) : 0, 0,
-                           0});
+            const bool weights = shape().weight_bytes != 0;
+            all.push_back(
+                {.first = s.first,
+                 .rows = s.rows,
+                 .ids = s.row(),
+                 .validity = complete ? nullptr : shape().validity(s.row()),
+                 .tags = one_tag ? nullptr : &s.page->tag(s.page_row),
+                 .tag = one_tag ? s.tag(0) : 0,
+                 .reason = 0,
+                 .reserved = 0,
+                 .weights = weights ? shape().weights(s.row(), 0) : nullptr,
+                 .weights_validity = weights ? shape().weights_validity(s.row()) : nullptr});
         });
         view_ = std::move(all);
     });
@@ -68,6 +86,7 @@ void Routing::view(routecap_view *view) const {
     v.layer_k = shape().of.k.data();
     v.layer_min_k = shape().of.least.data();
     v.layer_visit = shape().of.visit.data();
+    v.weights_dtype = shape().weights_dtype;
     v.segments = view_.data();
     v.segment_size = sizeof(routecap_segment);
     v.segment_count = view_.size();
@@ -130,7 +149,8 @@ ShapePtr united_shape(std::span<const Routing *const> routings) {
     std::map<std::pair<int32_t, uint32_t>, Layer> found;
     for (const Routing *routing : routings) {
         const Shape &s = routing->shape();
-        if (s.k != a.k || s.id_space != a.id_space) return nullptr;
+        if (s.k != a.k || s.id_space != a.id_space || s.weights_dtype != a.weights_dtype)
+            return nullptr;
         for (uint32_t l = 0; l < s.layers; l++) {
             Layer &layer = found.emplace(s.of.key(l), Layer{&s, l, false}).first->second;
             if (s.rules[l] != layer.of->rules[layer.layer]) return nullptr;
@@ -142,7 +162,7 @@ ShapePtr united_shape(std::span<const Routing *const> routings) {
         layers.add(layer.of->of, layer.layer);
         if (layer.recomputed) layers.provenance.back() = ROUTECAP_PROVENANCE_RECOMPUTED;
     }
-    return std::make_shared<const Shape>(a.k, a.id_space, std::move(layers));
+    return std::make_shared<const Shape>(a.k, a.id_space, a.weights_dtype, std::move(layers));
 }
 
 // Converts a row to a shape that has all layers of the row's own shape, and may have more.
@@ -167,6 +187,10 @@ public:
             std::memset(out + size_t{used} * to_.id_bytes, 0xff,
                         size_t{to_.k - used} * to_.id_bytes);
             if (valid) to_.set_valid(row_.data(), layer_[l]);
+            if (!from_.weighted(row, l)) continue;
+            std::memcpy(to_.weights(row_.data(), layer_[l]), from_.weights(row, l),
+                        to_.weights_cell_bytes());
+            to_.set_weighted(row_.data(), layer_[l]);
         }
         return row_.data();
     }

@@ -40,7 +40,7 @@ struct Header {
     int32_t dtype;
     int32_t id_space;
     uint32_t row_stride;
-    uint32_t values_dtype;  // 0: no values beside the ids
+    int32_t weights_dtype;  // 0: no weights beside the ids
     uint64_t reserved;
 };
 struct LayerEntry {
@@ -123,7 +123,7 @@ void write_tables(const Shape &shape, uint64_t first, std::span<const Run> runs,
                   .dtype = shape.dtype(),
                   .id_space = shape.id_space,
                   .row_stride = shape.stride,
-                  .values_dtype = 0,
+                  .weights_dtype = shape.weights_dtype,
                   .reserved = 0};
     std::memcpy(header.magic, kMagic, sizeof kMagic);
     for (const Run &run : runs) header.rows += run.rows;
@@ -229,11 +229,11 @@ int32_t check_fixed(const Header &header) {
         (header.id_space != ROUTECAP_ID_SPACE_LOGICAL &&
          header.id_space != ROUTECAP_ID_SPACE_PHYSICAL))
         return report(ROUTECAP_ERR_FORMAT, "dtype %d, id space %d", header.dtype, header.id_space);
-    if (header.values_dtype != 0 || header.reserved != 0)
-        return report(ROUTECAP_ERR_FORMAT,
-                      "values of dtype %u, which this library does not read, or a reserved field "
-                      "is not 0",
-                      header.values_dtype);
+    if (header.weights_dtype != 0 && weight_element_bytes(header.weights_dtype) == 0)
+        return report(ROUTECAP_ERR_FORMAT, "weights of dtype %d, which weights do not have",
+                      header.weights_dtype);
+    if (header.reserved != 0)
+        return report(ROUTECAP_ERR_FORMAT, "a reserved field is %llu", ull(header.reserved));
     if (header.first > ROUTECAP_MAX_POSITION || header.rows > ROUTECAP_MAX_POSITION - header.first)
         return report(ROUTECAP_ERR_FORMAT, "rows [%llu,+%llu) are beyond the highest position",
                       ull(header.first), ull(header.rows));
@@ -284,10 +284,17 @@ int32_t read_layers(const uint8_t *at, const Header &header, ShapePtr &shape) {
         of.experts.push_back(entry.experts), of.provenance.push_back(entry.provenance);
         of.k.push_back(entry.k), of.least.push_back(entry.min_k);
     }
-    const ShapeSource source{header.layers,        header.k,      0,
-                             header.id_space,      of.map.data(), of.experts.data(),
-                             of.provenance.data(), of.k.data(),   of.least.data(),
-                             of.visit.data()};
+    const ShapeSource source{header.layers,
+                             header.k,
+                             0,
+                             header.id_space,
+                             of.map.data(),
+                             of.experts.data(),
+                             of.provenance.data(),
+                             of.k.data(),
+                             of.least.data(),
+                             of.visit.data(),
+                             header.weights_dtype};
     if (make_shape(source, "header", shape) < 0) return ROUTECAP_ERR_FORMAT;
     if (header.dtype != shape->dtype() || header.row_stride != shape->stride)
         return report(ROUTECAP_ERR_FORMAT,
@@ -500,7 +507,9 @@ int32_t serialized_info(const void *data, size_t bytes, routecap_serialized *inf
                                            .layers = header.layers,
                                            .k = header.k,
                                            .dtype = header.dtype,
-                                           .id_space = header.id_space});
+                                           .id_space = header.id_space,
+                                           .weights_dtype = header.weights_dtype,
+                                           .reserved = 0});
     return ROUTECAP_OK;
 }
 

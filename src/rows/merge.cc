@@ -47,8 +47,7 @@ void merge(const Shape &shape, uint8_t *to, uint64_t &to_tag, const uint8_t *fro
     for (uint32_t l = 0; l < shape.layers; l++) {
         if (shape.valid(to, l)) continue;
         if (shape.valid(from, l)) {
-            std::memcpy(shape.cell(to, l), shape.cell(from, l), shape.cell_bytes);
-            shape.set_valid(to, l);
+            shape.copy_cell(to, from, l);
             filled = true;
         } else if (compare_reasons(shape, to, from, l) > 0) {
             shape.mark(to, l, shape.reason(from, l));

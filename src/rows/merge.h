@@ -14,7 +14,8 @@
 // A row is not there if all its cells have one reason of whole rows (Shape::row_reason). An empty
 // row is there, and has reasons of cells. Of two reasons the one with the higher rank stands, and
 // of two of one rank that of `to` (include/routecap/reading.h). A tag has a meaning only where a
-// cell is valid; otherwise it stays unless the table says so.
+// cell is valid; otherwise it stays unless the table says so. The weights of a cell come with its
+// ids, and whether two cells differ is asked of the ids alone.
 #pragma once
 
 #include <cstdint>

@@ -83,9 +83,10 @@ constexpr uint64_t kTokenBytes = sizeof(int32_t);
 int32_t Sequence::create(const routecap_sequence_config *config, Sequence **sequence) {
     routecap_sequence_config c;
     if (int32_t s = read_struct(c, config, "config"); s < 0) return s;
-    if (c.reserved != 0) return report(ROUTECAP_ERR_ARGUMENT, "config.reserved is %u", c.reserved);
     ShapePtr shape;
-    if (int32_t s = make_shape(shape_source(c, c.id_space, nullptr), "config", shape); s < 0)
+    if (int32_t s =
+            make_shape(shape_source(c, c.id_space, nullptr, c.weights_dtype), "config", shape);
+        s < 0)
         return s;
     *sequence = new Sequence(storage_of(shape, c.budget_bytes));
     return ROUTECAP_OK;

@@ -133,7 +133,7 @@ int32_t make_layout(const Format &format, const MessageFacts &said, const Hint &
                       "%u columns for %u layers: hint.layer_map must say which these are",
                       layout.columns, layers);
     if (int32_t s = make_shape({layers, k, h.experts, h.id_space, h.layer_map, h.layer_experts,
-                                nullptr, nullptr, nullptr, nullptr},
+                                nullptr, nullptr, nullptr, nullptr, 0},
                                "hint", layout.shape);
         s < 0)
         return s;

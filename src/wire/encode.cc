@@ -161,6 +161,7 @@ uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
     if (missing > 0) facts |= ROUTECAP_WIRE_FACT_VALIDITY | ROUTECAP_WIRE_FACT_REASONS;
     if (shape.id_space != ROUTECAP_ID_SPACE_LOGICAL) facts |= ROUTECAP_WIRE_FACT_ID_SPACE;
     if (shape.recomputed_layers > 0) facts |= ROUTECAP_WIRE_FACT_PROVENANCE;
+    if (shape.weight_bytes != 0) facts |= ROUTECAP_WIRE_FACT_WEIGHTS;
     for (const Segment &segment : routing.segments()) {
         if (!segment.page) continue;
         for (uint64_t r = 0; r < segment.rows; r++)
@@ -170,9 +171,9 @@ uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
 }
 
 std::string names_of(uint32_t facts) {
-    static constexpr const char *kNames[] = {"shape",    "dtype",     "experts", "layers",
-                                             "first",    "validity",  "reasons", "tags",
-                                             "id space", "provenance"};
+    static constexpr const char *kNames[] = {"shape",    "dtype",      "experts", "layers",
+                                             "first",    "validity",   "reasons", "tags",
+                                             "id space", "provenance", "weights"};
     std::string text;
     for (uint32_t f = 0; f < std::size(kNames); f++)
         if ((facts >> f & 1) != 0) text.append(text.empty() ? "" : ", ").append(kNames[f]);

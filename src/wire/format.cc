@@ -22,7 +22,7 @@ constexpr Dtype kDtypes[] = {
 
 constexpr uint32_t kShape = ROUTECAP_WIRE_FACT_SHAPE, kDtype = ROUTECAP_WIRE_FACT_DTYPE,
                    kFirst = ROUTECAP_WIRE_FACT_FIRST, kValidity = ROUTECAP_WIRE_FACT_VALIDITY,
-                   kAll = 2 * ROUTECAP_WIRE_FACT_PROVENANCE - 1;
+                   kAll = 2 * ROUTECAP_WIRE_FACT_WEIGHTS - 1;
 
 constexpr Format kFormats[] = {
     {ROUTECAP_WIRE_SERIALIZED, 1, kAll, "routecap", "", ".routecap", false, false},

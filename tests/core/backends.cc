@@ -49,7 +49,7 @@ uint8_t id(uint64_t position, uint32_t layer, uint32_t column) {
 // 2^24 namings later.
 TEST(Naming, two_names_are_different_however_many_are_between_them) {
     using namespace kernels;
-    const SlotLayout layout(kRows, {kLayers, kColumns, 1});
+    const SlotLayout layout(kRows, {kLayers, kColumns, 1, 0});
     for (const uint32_t bits : {8u, 16u, 24u, 32u, 40u, 55u}) {
         SCOPED_TRACE(bits);
         std::vector<int16_t> sink(kLayers * kRows * kColumns, 1);

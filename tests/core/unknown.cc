@@ -33,7 +33,7 @@ struct Fixture {
           k(k_),
           rows(rows_),
           id_bytes(experts <= 256 ? 1 : 2),
-          layout(rows, {layers_, k_, id_bytes}),
+          layout(rows, {layers_, k_, id_bytes, 0}),
           sink(static_cast<size_t>(layers_) * rows * k_, T{3}),
           memory(layout.bytes() + 64, 0xcd) {
         for (uint32_t l = 0; l < layers_; l++)
@@ -157,7 +157,7 @@ TEST(Unpack, a_result_of_no_known_dtype_is_not_written) {
     uint8_t what = ROUTECAP_PLAN_CLASS_VALID;
     struct {
         PackedHeader header{};
-        PlanLayer layer{0, 8};
+        PlanLayer layer{0, {8, 2, 2}};
         RowWord word{ROUTECAP_PLAN_CLASS_VALID, 0};
         uint8_t ids[2] = {1, 2};
     } packed;
@@ -170,7 +170,7 @@ TEST(Unpack, a_result_of_no_known_dtype_is_not_written) {
     header.row_words = offset(&packed.word);
     header.ids = offset(packed.ids);
     header.id_bytes = 1;
-    header.shape = {1, 1, 2, 8, 99, ROUTECAP_ORDER_ROW_MAJOR};
+    header.shape = {1, 1, 2, 1, 8, 99, ROUTECAP_ORDER_ROW_MAJOR, 0};
     Unpack<0> kernel{reinterpret_cast<const uint8_t *>(&packed), ids, &what, header.shape};
     run(kernel);
     EXPECT_EQ(ids[0], 7u);

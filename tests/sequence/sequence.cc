@@ -190,9 +190,9 @@ TEST(Sequence, refusals_name_what_is_wrong) {
         .struct_size = sizeof config, .layers = 3, .k = 2, .experts = 9};
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sequence_create(&config, nullptr));
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sequence_create(nullptr, &made));
-    config.reserved = 1;
-    EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sequence_create(&config, &made));
-    config.reserved = 0, config.k = 10;
+    config.weights_dtype = ROUTECAP_DTYPE_I16;
+    EXPECT_STATUS(ROUTECAP_ERR_DTYPE, routecap_sequence_create(&config, &made));
+    config.weights_dtype = 0, config.k = 10;
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, routecap_sequence_create(&config, &made));
     config.k = 2, config.struct_size = 8;
     EXPECT_STATUS(ROUTECAP_ERR_STRUCT_SIZE, routecap_sequence_create(&config, &made));

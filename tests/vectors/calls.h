@@ -273,6 +273,16 @@ inline const std::map<std::string, void (*)(Replay &r)> &calls() {
                  dst.data(), dst.count(), mask.bytes(), mask.count(), needed), options, dst, mask,
                  needed);
          }},
+        {"routing_copy_weights",
+         [](Replay &r) {
+             Given<routecap_copy_options> options(r, "options");
+             Buffer dst(r, "dst", "dst_bytes", false);
+             Buffer mask(r, "mask", "mask_bytes", true);
+             Out<uint64_t> needed(r, "needed");
+             r.returned(routecap_routing_copy_weights(r.object<routecap_routing>("routing"),
+                 options, dst.data(), dst.count(), mask.bytes(), mask.count(), needed), options,
+                 dst, mask, needed);
+         }},
         {"routing_split",
          [](Replay &r) {
              Made<routecap_routing> prompt(r, "prompt");

@@ -14,7 +14,7 @@ template <class F>
 void fields(routecap_config &s, F &&f) {
     FIELD(backend), FIELD(role), FIELD(device), FIELD(layers), FIELD(k), FIELD(experts),
     FIELD(rows), FIELD(slots), FIELD(sink_dtype), FIELD(flags), FIELD(id_space),
-    FIELD(max_requests), FIELD(reserved), FIELD(budget_bytes);
+    FIELD(max_requests), FIELD(weights_dtype), FIELD(budget_bytes);
 }
 template <class F>
 void others(routecap_config &s, F &&f) {
@@ -78,17 +78,17 @@ void fields(routecap_sink &s, F &&f) {
 }
 template <class F>
 void others(routecap_sink &s, F &&f) {
-    FIELD(ids);
+    FIELD(ids), FIELD(weights);
 }
 template <class F>
 void fields(routecap_source &s, F &&f) {
     FIELD(dtype), FIELD(ids_bytes), FIELD(row_stride), FIELD(column_stride), FIELD(rows),
     FIELD(k_source), FIELD(first_row), FIELD(offset), FIELD(table_size), FIELD(flags), FIELD(none),
-    FIELD(reserved);
+    FIELD(weights_dtype), FIELD(weights_row_stride), FIELD(weights_bytes);
 }
 template <class F>
 void others(routecap_source &s, F &&f) {
-    FIELD(ids), FIELD(live_rows), FIELD(row_base), FIELD(row_index), FIELD(table);
+    FIELD(ids), FIELD(live_rows), FIELD(row_base), FIELD(row_index), FIELD(table), FIELD(weights);
 }
 template <class F>
 void fields(routecap_layer_source &s, F &&f) {
@@ -96,7 +96,7 @@ void fields(routecap_layer_source &s, F &&f) {
 }
 template <class F>
 void others(routecap_layer_source &s, F &&f) {
-    FIELD(ids), FIELD(table);
+    FIELD(ids), FIELD(table), FIELD(weights);
 }
 template <class F>
 void fields(routecap_router &s, F &&f) {
@@ -134,7 +134,7 @@ template <class F>
 void fields(routecap_coverage &s, F &&f) {
     FIELD(layers), FIELD(first), FIELD(rows), FIELD(length), FIELD(rows_complete),
     FIELD(rows_partial), FIELD(rows_empty), FIELD(cells_missing), FIELD(blocks),
-    FIELD(cells_recomputed);
+    FIELD(cells_recomputed), FIELD(cells_weighted);
 }
 template <class F>
 void others(routecap_coverage &, F &&) {}
@@ -181,13 +181,13 @@ void fields(routecap_segment &s, F &&f) {
 }
 template <class F>
 void others(routecap_segment &s, F &&f) {
-    FIELD(ids), FIELD(validity), FIELD(tags);
+    FIELD(ids), FIELD(validity), FIELD(tags), FIELD(weights), FIELD(weights_validity);
 }
 template <class F>
 void fields(routecap_view &s, F &&f) {
     FIELD(dtype), FIELD(layers), FIELD(k), FIELD(experts), FIELD(validity_bytes), FIELD(id_space),
     FIELD(complete), FIELD(first), FIELD(rows), FIELD(row_stride), FIELD(segment_size),
-    FIELD(segment_count);
+    FIELD(segment_count), FIELD(weights_dtype), FIELD(reserved);
 }
 template <class F>
 void others(routecap_view &s, F &&f) {
@@ -197,7 +197,7 @@ void others(routecap_view &s, F &&f) {
 template <class F>
 void fields(routecap_serialized &s, F &&f) {
     FIELD(version), FIELD(bytes), FIELD(header_bytes), FIELD(first), FIELD(rows), FIELD(layers),
-    FIELD(k), FIELD(dtype), FIELD(id_space);
+    FIELD(k), FIELD(dtype), FIELD(id_space), FIELD(weights_dtype), FIELD(reserved);
 }
 template <class F>
 void others(routecap_serialized &, F &&) {}
@@ -245,7 +245,8 @@ void fields(routecap_wire_options &s, F &&f) {
 }
 template <class F>
 void fields(routecap_sequence_config &s, F &&f) {
-    FIELD(layers), FIELD(k), FIELD(experts), FIELD(id_space), FIELD(reserved), FIELD(budget_bytes);
+    FIELD(layers), FIELD(k), FIELD(experts), FIELD(id_space), FIELD(weights_dtype),
+    FIELD(budget_bytes);
 }
 template <class F>
 void others(routecap_sequence_config &s, F &&f) {

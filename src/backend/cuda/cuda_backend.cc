@@ -33,19 +33,21 @@ constexpr size_t kMostDelivered = 256 << 10;
 
 // Where everything lies in the device memory of a capturer.
 struct MemoryMap {
-    size_t control = 0, table, sink, slots, bytes;
-    size_t sink_bytes, staging_bytes;
+    size_t control = 0, table, weight_table, sink, weights, slots, bytes;
+    size_t sink_bytes, weight_bytes, staging_bytes;
     kernels::SlotLayout layout;
 
     explicit MemoryMap(const BackendConfig &config) : layout(config.rows, *config.shape) {
         const Shape &shape = *config.shape;
         const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
-        sink_bytes = config.external_sink
-                         ? 0
-                         : shape.layers * sink_layer_bytes(config.rows, shape.k, config.sink_dtype);
+        const bool own = !config.external_sink, weighted = shape.weight_bytes != 0;
+        sink_bytes = own ? routecap::sink_bytes(config.rows, shape, config.sink_dtype) : 0;
+        weight_bytes = own ? weights_bytes(config.rows, shape) : 0;
         table = aligned(sizeof(kernels::Control));
-        sink = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
-        slots = sink + aligned(sink_bytes);
+        weight_table = table + aligned(shape.layers * sizeof(kernels::SinkLayer));
+        sink = weight_table + (weighted ? aligned(shape.layers * sizeof(kernels::WeightSink)) : 0);
+        weights = sink + aligned(sink_bytes);
+        slots = weights + aligned(weight_bytes);
         bytes = slots + config.slots * layout.bytes();
         staging_bytes = config.slots * (layout.bytes() + 8);
     }
@@ -72,8 +74,8 @@ public:
     uint64_t capture() const override { return capturing_ ? capture_.id + 1 : 0; }
     int32_t check_memory(const void *address, const char *name) override;
     int32_t begin(uint32_t rows, routecap_stream stream) override;
-    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers,
-                   bool overlap, routecap_stream stream) override;
+    int32_t record(const RecordSource &source, std::span<const RecordedLayer> layers, bool overlap,
+                   routecap_stream stream) override;
     int32_t route(uint32_t layer, const kernels::Router &router, const kernels::Logits &logits,
                   routecap_stream stream) override;
     int32_t read_received(const routecap_received &r, routecap_stream stream) override;
@@ -81,7 +83,7 @@ public:
     int32_t wait_for(routecap_stream stream, uint32_t &rows_begun) override;
     int32_t read_layer(uint32_t layer, uint32_t rows, void *ids) override;
     int32_t snapshot(routecap_stream stream) override;
-    int32_t whole_step(const kernels::Source &source, std::span<const RecordedLayer> layers,
+    int32_t whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
                        routecap_stream stream) override;
     void name_slot(int32_t slot, routecap_stream stream) override;
     void expect(int32_t slot) override {
@@ -124,6 +126,7 @@ private:
     uint64_t epoch_of(int32_t slot) const { return in(slot).epoch.load(std::memory_order_relaxed); }
     int32_t upload_table();
     int32_t warm_up();
+    int32_t warm_up_weights();
     int32_t follow(CUstream stream);
     int32_t name(int32_t slot, CUstream stream);
     int32_t try_name(int32_t slot, CUstream stream);
@@ -143,13 +146,17 @@ private:
     int32_t launch(const Body &body, uint64_t items, CUstream stream, bool overlap = false,
                    uint32_t layers = 1);
     template <uint32_t K, uint32_t L>
-    int32_t record_layers(const kernels::Source &source, std::span<const RecordedLayer> layers,
-                          bool overlap, CUstream stream);
+    kernels::Record<K, L> record_body(const kernels::Source &source,
+                                      std::span<const RecordedLayer> layers) const;
+    int32_t record_weights(const RecordSource &source, std::span<const RecordedLayer> layers,
+                           bool overlap, CUstream stream);
     template <class Body>
     int32_t add_leaf(const Body &body, uint64_t items, CUstream stream);
     int32_t retain();
     template <class F>
     int32_t with_snapshot(F f);
+    template <class F>
+    int32_t with_weights_snapshot(F f);
     int32_t before_begin(uint32_t rows, CUstream stream);
     kernels::Begin begin_body(uint32_t rows) const;
 
@@ -159,6 +166,9 @@ private:
     kernels::Control *control() const { return arena_->pointer<kernels::Control>(map_.control); }
     kernels::SinkTable table() const {
         return sink_->table(arena_->pointer<const kernels::SinkLayer>(map_.table));
+    }
+    const kernels::WeightSink *weight_table() const {
+        return arena_->pointer<const kernels::WeightSink>(map_.weight_table);
     }
     uint8_t *slots() const { return arena_->pointer<uint8_t>(map_.slots); }
     uint8_t *device_slot(int32_t slot) const { return map_.layout.slot(slots(), slot); }
@@ -280,12 +290,16 @@ int32_t CudaBackend::create() {
         std::memset(arrived(0), 0, slot_count_ * 8);
     }
     sink_.emplace(*shape_, config_.rows, config_.sink_dtype,
-                  config_.external_sink ? nullptr : arena_->pointer<void>(map_.sink));
+                  config_.external_sink ? nullptr : arena_->pointer<void>(map_.sink),
+                  config_.external_sink ? nullptr : arena_->pointer<void>(map_.weights));
 
     ROUTECAP_TRY(MemsetD8Async, arena_->at(0), 0, map_.bytes, side_);
     if (map_.sink_bytes > 0)
         ROUTECAP_TRY(MemsetD8Async, arena_->at(map_.sink), kernels::kPoisonByte, map_.sink_bytes,
                      side_);
+    if (map_.weight_bytes > 0)
+        ROUTECAP_TRY(MemsetD8Async, arena_->at(map_.weights), kernels::kWeightPoisonByte,
+                     map_.weight_bytes, side_);
     kernels::Control words{};
     words.named = {kernels::kNoSlot, epoch_};
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(map_.control), &words, sizeof words, side_);
@@ -325,14 +339,34 @@ int32_t CudaBackend::warm_up() {
     if (int32_t s = launch(kernels::Received{}, 0, side_); s < 0) return s;
     if (int32_t s = launch(kernels::ReceivedExpanded{}, 0, side_); s < 0) return s;
     if (int32_t s = launch(kernels::Chosen{}, 0, side_); s < 0) return s;
-    if (int32_t s = with_snapshot([&](const auto &body) { return launch(body, 0, side_); }); s < 0)
-        return s;
+    const auto snapshot = [&](const auto &body) { return launch(body, 0, side_); };
+    if (int32_t s = with_snapshot(snapshot); s < 0) return s;
+    if (shape_->weight_bytes != 0)
+        if (int32_t s = warm_up_weights(); s < 0) return s;
     if (slot_count_ == 0 || !maps_host_) return ROUTECAP_OK;
     kernels::Deliver nothing{};
     nothing.control = control();
     nothing.arrived = arrived(0);
     nothing.next = {kernels::kNoSlot, epoch_};
     return launch(nothing, 0, side_);
+}
+
+int32_t CudaBackend::warm_up_weights() {
+    const kernels::BeginWeights begin{begin_body(0), weight_table(), shape_->weight_bytes};
+    if (int32_t s = launch(begin, 0, side_, false, begin.outer()); s < 0) return s;
+    const auto snapshot = [&](const auto &body) { return launch(body, 0, side_); };
+    int32_t status = with_weights_snapshot(snapshot);
+    kernels::with_weight_columns(
+        shape_->kernel_k(), shape_->weight_bytes, [&]<uint32_t K, class W>() {
+            const auto empty = [&](auto body) {
+                if (status < 0) return;
+                body.record.control = control();
+                status = launch(body, 0, side_);
+            };
+            empty(kernels::RecordWeights<K, 1, W>{});
+            empty(kernels::RecordWeights<K, ROUTECAP_WEIGHTED_LAYERS, W>{});
+        });
+    return status;
 }
 
 CudaBackend::~CudaBackend() {
@@ -355,6 +389,9 @@ int32_t CudaBackend::upload_table() {
     const auto layers = sink_->layers();
     ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(map_.table), layers.data(), layers.size_bytes(),
                  side_);
+    if (const auto weights = sink_->weights(); !weights.empty())
+        ROUTECAP_TRY(MemcpyHtoDAsync, arena_->at(map_.weight_table), weights.data(),
+                     weights.size_bytes(), side_);
     ROUTECAP_TRY(StreamSynchronize, side_);
     return ROUTECAP_OK;
 }
@@ -363,7 +400,9 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
     if (int32_t s = alive(); s < 0) return s;
     const Current current(context_);
     const Uncaptured uncaptured;
-    if (sink.ids != nullptr) {
+    for (const auto &[memory, what] :
+         {std::pair(sink.ids, "ids"), std::pair(sink.weights, "weights")}) {
+        if (memory == nullptr) continue;
         unsigned int type = 0;
         int managed = 0, ordinal = -1;
         CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -371,9 +410,9 @@ int32_t CudaBackend::bind(uint32_t first_layer, uint32_t layers, const routecap_
                                             CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
         void *values[] = {&type, &managed, &ordinal};
         ROUTECAP_TRY(PointerGetAttributes, 3, attributes, values,
-                     reinterpret_cast<CUdeviceptr>(sink.ids));
+                     reinterpret_cast<CUdeviceptr>(memory));
         if (type != CU_MEMORYTYPE_DEVICE || managed != 0 || ordinal != config_.device)
-            return report(ROUTECAP_ERR_ARGUMENT, "sink.ids is not plain memory of device %d",
+            return report(ROUTECAP_ERR_ARGUMENT, "sink.%s is not plain memory of device %d", what,
                           config_.device);
     }
     Sink before = *sink_;
@@ -514,52 +553,94 @@ int32_t CudaBackend::begin(uint32_t rows, routecap_stream stream) {
     const Current current(context_, entered_);
     if (int32_t s = before_begin(rows, stream); s < 0) return s;
     const kernels::Begin body = begin_body(rows);
-    return launch(body, body.inner(), stream, false, body.outer());
+    if (shape_->weight_bytes == 0) return launch(body, body.inner(), stream, false, body.outer());
+    const kernels::BeginWeights both{body, weight_table(), shape_->weight_bytes};
+    return launch(both, both.inner(), stream, false, both.outer());
 }
 
-int32_t CudaBackend::whole_step(const kernels::Source &source,
-                                std::span<const RecordedLayer> layers, routecap_stream stream) {
+int32_t CudaBackend::whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
+                                routecap_stream stream) {
     if (shape_->layers > kernels::kWholeStepLayers)
         return Backend::whole_step(source, layers, stream);
     const Current current(context_, entered_);
-    if (int32_t s = before_begin(source.to.rows, stream); s < 0) return s;
-    return with_snapshot([&]<class Id, uint32_t K>(const kernels::Snapshot<Id, K> &snapshot) {
-        kernels::WholeStep<Id, K> body{{source, 0, control(), {}}, snapshot, {}, {}, {}};
+    if (int32_t s = before_begin(source.ids.to.rows, stream); s < 0) return s;
+    const auto step_of = [&]<class Id, uint32_t K>(const kernels::Snapshot<Id, K> &snapshot) {
+        kernels::WholeStep<Id, K> body{{source.ids, 0, control(), {}}, snapshot, {}, {}, {}};
         for (const RecordedLayer &l : layers) {
             body.ids[l.layer] = l.ids;
             body.tables[l.layer] = l.table;
         }
         std::copy(shape_->rules.begin(), shape_->rules.end(), body.rules);
-        return launch(body, uint64_t{source.to.rows} * 8, stream, false, body.inner());
-    });
+        return body;
+    };
+    const uint64_t items = uint64_t{source.ids.to.rows} * 8;
+    if (shape_->weight_bytes == 0)
+        return with_snapshot([&](const auto &snapshot) {
+            const auto body = step_of(snapshot);
+            return launch(body, items, stream, false, body.inner());
+        });
+    return with_weights_snapshot(
+        [&]<class Id, uint32_t K, class W>(const kernels::SnapshotWeights<Id, K, W> &snapshot) {
+            kernels::WholeStepWeights<Id, K, W> body{
+                step_of(snapshot.snapshot), source.weights, snapshot.nan, {}};
+            for (const RecordedLayer &l : layers) body.weights[l.layer] = l.weights;
+            return launch(body, items, stream, false, body.inner());
+        });
 }
 
 template <uint32_t K, uint32_t L>
-int32_t CudaBackend::record_layers(const kernels::Source &source,
-                                   std::span<const RecordedLayer> layers, bool overlap,
-                                   CUstream stream) {
+kernels::Record<K, L> CudaBackend::record_body(const kernels::Source &source,
+                                               std::span<const RecordedLayer> layers) const {
     kernels::Record<K, L> body{source, static_cast<uint32_t>(layers.size()), control(), {}};
     for (size_t i = 0; i < layers.size(); i++)
         body.layers[i] = {layers[i].ids, layers[i].table, sink_->layers()[layers[i].layer]};
-    return launch(body, body.inner(), stream, overlap, body.outer());
+    return body;
 }
 
-int32_t CudaBackend::record(const kernels::Source &source, std::span<const RecordedLayer> layers,
+// Calls f.operator()<L>(layers) for parts of the layers that one launch can record.
+template <uint32_t Most, class F>
+static int32_t in_parts(std::span<const RecordedLayer> layers, F f) {
+    if (layers.size() == 1) return f.template operator()<1>(layers);
+    int32_t status = ROUTECAP_OK;
+    for (size_t l = 0; l < layers.size() && status == ROUTECAP_OK; l += Most)
+        status = f.template operator()<Most>(
+            layers.subspan(l, std::min<size_t>(Most, layers.size() - l)));
+    return status;
+}
+
+int32_t CudaBackend::record_weights(const RecordSource &source,
+                                    std::span<const RecordedLayer> layers, bool overlap,
+                                    CUstream stream) {
+    int32_t status = ROUTECAP_OK;
+    const auto run = [&]<uint32_t K, class W>() {
+        status = in_parts<ROUTECAP_WEIGHTED_LAYERS>(
+            layers, [&]<uint32_t L>(std::span<const RecordedLayer> part) {
+                kernels::RecordWeights<K, L, W> body{
+                    record_body<K, L>(source.ids, part), source.weights, {}, {}};
+                for (size_t i = 0; i < part.size(); i++) {
+                    body.sinks[i] = sink_->weights()[part[i].layer];
+                    body.weights[i] = part[i].weights;
+                }
+                return launch(body, body.inner(), stream, overlap, body.outer());
+            });
+    };
+    kernels::with_weight_columns(shape_->kernel_k(), shape_->weight_bytes, run);
+    return status;
+}
+
+int32_t CudaBackend::record(const RecordSource &source, std::span<const RecordedLayer> layers,
                             bool overlap, routecap_stream stream) {
     const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     overlap = overlap && overlaps_;
+    if (source.weighted) return record_weights(source, layers, overlap, stream);
     int32_t status = ROUTECAP_OK;
     kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
-        if (layers.size() == 1) {
-            status = record_layers<K, 1>(source, layers, overlap, stream);
-            return;
-        }
-        for (size_t l = 0; l < layers.size() && status == ROUTECAP_OK; l += ROUTECAP_RECORD_LAYERS)
-            status = record_layers<K, ROUTECAP_RECORD_LAYERS>(
-                source,
-                layers.subspan(l, std::min<size_t>(ROUTECAP_RECORD_LAYERS, layers.size() - l)),
-                overlap, stream);
+        status = in_parts<ROUTECAP_RECORD_LAYERS>(
+            layers, [&]<uint32_t L>(std::span<const RecordedLayer> part) {
+                const auto body = record_body<K, L>(source.ids, part);
+                return launch(body, body.inner(), stream, overlap, body.outer());
+            });
     });
     return status;
 }
@@ -607,14 +688,33 @@ int32_t CudaBackend::with_snapshot(F f) {
     return status;
 }
 
+// The same with weights.
+template <class F>
+int32_t CudaBackend::with_weights_snapshot(F f) {
+    int32_t status = ROUTECAP_OK;
+    const auto run = [&]<class Id, uint32_t K, class W>() {
+        return f(kernels::SnapshotWeights<Id, K, W>{
+            {table(), shape_->layers, shape_->k, control(), slots(), map_.layout},
+            weight_table(),
+            kernels::NanRule(shape_->weights_dtype)});
+    };
+    kernels::with_weight_columns(
+        shape_->kernel_k(), shape_->weight_bytes, [&]<uint32_t K, class W>() {
+            status = shape_->id_bytes == 1 ? run.template operator()<uint8_t, K, W>()
+                                           : run.template operator()<uint16_t, K, W>();
+        });
+    return status;
+}
+
 int32_t CudaBackend::snapshot(routecap_stream stream) {
     const Current current(context_, entered_);
     if (int32_t s = retain(); s < 0) return s;
     const uint64_t rows = begun_ && begun_->where == here() ? begun_->rows : largest_begin_;
     const uint64_t items = rows * shape_->validity_bytes * 8;
-    return with_snapshot([&](const auto &body) {
+    const auto take = [&](const auto &body) {
         return capturing_ ? add_leaf(body, items, stream) : launch(body, items, stream);
-    });
+    };
+    return shape_->weight_bytes == 0 ? with_snapshot(take) : with_weights_snapshot(take);
 }
 
 // Makes `stream` wait for the last step, if that was on a different stream. The wait may last long,

@@ -36,11 +36,10 @@ public:
           rows_(config.rows),
           epoch_(config.first_epoch - 1),
           layout_(config.rows, *shape_),
-          sink_memory_(allocate(config.external_sink
-                                    ? 0
-                                    : shape_->layers *
-                                          sink_layer_bytes(rows_, shape_->k, config.sink_dtype))),
-          sink_(*shape_, rows_, config.sink_dtype, sink_memory_.get()) {
+          sink_memory_(
+              allocate(config.external_sink ? 0 : sink_bytes(rows_, *shape_, config.sink_dtype))),
+          weight_memory_(allocate(config.external_sink ? 0 : weights_bytes(rows_, *shape_))),
+          sink_(*shape_, rows_, config.sink_dtype, sink_memory_.get(), weight_memory_.get()) {
         if (config.slots == 0) return;
         slots_ = allocate(config.slots * layout_.bytes());
         // Of no epoch.
@@ -73,17 +72,32 @@ public:
         const kernels::Begin kernel{
             sink_.layers().data(), shape_->layers, rows, sink_.begin_items(rows), &control_,
             slots_.get(),          layout_};
-        run(kernel);
+        if (shape_->weight_bytes != 0)
+            run(kernels::BeginWeights{kernel, sink_.weights().data(), shape_->weight_bytes});
+        else
+            run(kernel);
         kernel.once();
         return ROUTECAP_OK;
     }
 
-    int32_t record(const kernels::Source &source, std::span<const RecordedLayer> layers, bool,
+    int32_t record(const RecordSource &source, std::span<const RecordedLayer> layers, bool,
                    routecap_stream) override {
+        if (source.weighted) {
+            kernels::with_weight_columns(
+                shape_->kernel_k(), shape_->weight_bytes, [&]<uint32_t K, class W>() {
+                    for (const RecordedLayer &l : layers)
+                        run(kernels::RecordWeights<K, 1, W>{
+                            {source.ids, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}},
+                            source.weights,
+                            {sink_.weights()[l.layer]},
+                            {l.weights}});
+                });
+            return ROUTECAP_OK;
+        }
         kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
             for (const RecordedLayer &l : layers)
                 run(kernels::RecordOne<K>{
-                    source, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
+                    source.ids, 1, &control_, {{l.ids, l.table, sink_.layers()[l.layer]}}});
         });
         return ROUTECAP_OK;
     }
@@ -123,7 +137,7 @@ public:
     }
 
     int32_t snapshot(routecap_stream) override {
-        snapshot(sink_.layers().data(), control_);
+        snapshot(sink_.layers().data(), sink_.weights().data(), control_);
         return ROUTECAP_OK;
     }
 
@@ -158,7 +172,7 @@ public:
         name_slot(next, nullptr);
         in(slot).awaited.store(ticket, std::memory_order_release);
     }
-    void arrive(routecap_step ticket, const kernels::SinkLayer *layers, uint32_t rows) override {
+    void arrive(routecap_step ticket, const ArrivedLayers *layers, uint32_t rows) override {
         for (uint32_t s = 0; s < slot_count_; s++)
             if (uint64_t awaited = ticket; in_slots_[s].awaited.compare_exchange_strong(
                     awaited, 0, std::memory_order_acquire, std::memory_order_relaxed))
@@ -198,7 +212,7 @@ private:
     uint8_t *slot(int32_t n) const { return layout_.slot(slots_.get(), n); }
 
     // The rows of a step have arrived, or will not.
-    void land(int32_t slot, const kernels::SinkLayer *layers, uint32_t rows) {
+    void land(int32_t slot, const ArrivedLayers *layers, uint32_t rows) {
         InSlot &step = in(slot);
         if (layers == nullptr) {
             step.gone = true;
@@ -210,7 +224,7 @@ private:
             const kernels::Named named(slot, step.epoch);
             const uint32_t named_rows = step.rows.load(std::memory_order_relaxed);
             kernels::Control control{named, named, std::min(rows, named_rows), 0, 0, 0};
-            snapshot(layers, control);
+            snapshot(layers->layers.data(), layers->weights.data(), control);
             if (step.positions.rows > 0)
                 std::memcpy(layout_.positions(to, named_rows), step.positions.positions,
                             step.positions.bytes());
@@ -218,7 +232,9 @@ private:
         step.landed.store(true, std::memory_order_release);
     }
 
-    void snapshot(const kernels::SinkLayer *layers, kernels::Control &control) {
+    void snapshot(const kernels::SinkLayer *layers, const kernels::WeightSink *weights,
+                  kernels::Control &control) {
+        if (shape_->weight_bytes != 0) return snapshot_weights(layers, weights, control);
         kernels::with_columns(shape_->kernel_k(), [&]<uint32_t K>() {
             const auto take = [&]<class Id>(Id) {
                 const kernels::Snapshot<Id, K> kernel{layers,   shape_->layers, shape_->k,
@@ -230,11 +246,27 @@ private:
         });
     }
 
+    void snapshot_weights(const kernels::SinkLayer *layers, const kernels::WeightSink *weights,
+                          kernels::Control &control) {
+        kernels::with_weight_columns(
+            shape_->kernel_k(), shape_->weight_bytes, [&]<uint32_t K, class W>() {
+                const auto take = [&]<class Id>(Id) {
+                    const kernels::SnapshotWeights<Id, K, W> kernel{
+                        {layers, shape_->layers, shape_->k, &control, slots_.get(), layout_},
+                        weights,
+                        kernels::NanRule(shape_->weights_dtype)};
+                    run(kernel);
+                    kernel.once();
+                };
+                shape_->id_bytes == 1 ? take(uint8_t{}) : take(uint16_t{});
+            });
+    }
+
     const ShapePtr shape_;
     const uint32_t rows_;
     uint64_t epoch_;  // of the last naming
     const kernels::SlotLayout layout_;
-    const Memory sink_memory_;
+    const Memory sink_memory_, weight_memory_;
     Sink sink_;
     kernels::Control control_{.named = {kernels::kNoSlot, 0},
                               .begun = {kernels::kNoSlot, 0},

@@ -161,6 +161,7 @@ class WireFact(Flags):
     TAGS = 128
     ID_SPACE = 256
     PROVENANCE = 512
+    WEIGHTS = 1024
 
 
 WireFactName: TypeAlias = Literal[
@@ -174,6 +175,7 @@ WireFactName: TypeAlias = Literal[
     "tags",
     "id_space",
     "provenance",
+    "weights",
 ]
 
 

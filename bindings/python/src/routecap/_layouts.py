@@ -5,7 +5,7 @@ arrays have, otherwise those of the module struct, without struct_size.
 # Generated from the headers: run python3 dev/generate. Do not edit.
 config = (
     "backend:i role:i device:i layers:I k:I experts:I rows:I slots:I sink_dtype:i flags:I "
-    "id_space:i max_requests:I reserved:I budget_bytes:Q layer_map:Q layer_experts:Q "
+    "id_space:i max_requests:I weights_dtype:i budget_bytes:Q layer_map:Q layer_experts:Q "
     "layer_provenance:Q layer_k:Q layer_min_k:Q layer_visit:Q"
 )
 span = "request:u8 position:u8 position_end:u8 sink_row:u4 rows:u4 flags:u4 reserved:u4"
@@ -24,12 +24,13 @@ stats = (
     "bytes_budget:Q"
 )
 layer_stats = "rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8"
-sink = "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q ids_bytes:Q"
+sink = "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q ids_bytes:Q weights:Q"
 source = (
     "dtype:i ids:Q ids_bytes:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q "
-    "row_base:Q row_index:Q first_row:I offset:i table:Q table_size:I flags:I none:i reserved:I"
+    "row_base:Q row_index:Q first_row:I offset:i table:Q table_size:I flags:I none:i "
+    "weights_dtype:i weights:Q weights_row_stride:q weights_bytes:Q"
 )
-layer_source = "layer:u4 reserved:u4 ids:u8 table:u8"
+layer_source = "layer:u4 reserved:u4 ids:u8 table:u8 weights:u8"
 router = (
     "score:i group_score:i flags:I groups:I groups_kept:I scale:f floor:f bias:Q bias_dtype:i "
     "hash_tokens:I hash_table:Q"
@@ -45,7 +46,7 @@ layer_probe = (
 missing = "first:u8 rows:u8 first_layer:u4 layers:u4 reason:i4 reserved:u4"
 coverage = (
     "layers:I first:Q rows:Q length:Q rows_complete:Q rows_partial:Q rows_empty:Q cells_missing:Q "
-    "blocks:Q cells_recomputed:Q"
+    "blocks:Q cells_recomputed:Q cells_weighted:Q"
 )
 copy_options = (
     "dtype:i order:i flags:I first_layer:I layers:I row_stride:q layer_stride:q fill:q none:q"
@@ -54,13 +55,19 @@ open_options = "policy:i"
 accept_item = "request:u8 step:u8 rows:u8 count:u8 status:i4 reserved:i4"
 finish_item = "request:u8 rows:u8 routing:u8 status:i4 reserved:i4"
 extract_item = "request:u8 first:u8 rows:u8 mode:i4 flags:u4 routing:u8 status:i4 reserved:i4"
-segment = "first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved:u4"
+segment = (
+    "first:u8 rows:u8 ids:u8 validity:u8 tags:u8 tag:u8 reason:i4 reserved:u4 weights:u8 "
+    "weights_validity:u8"
+)
 view = (
     "dtype:i layers:I k:I experts:I validity_bytes:I id_space:i complete:i first:Q rows:Q "
     "row_stride:Q layer_map:Q layer_experts:Q segments:Q segment_size:Q segment_count:Q "
-    "layer_provenance:Q layer_k:Q layer_min_k:Q layer_visit:Q"
+    "layer_provenance:Q layer_k:Q layer_min_k:Q layer_visit:Q weights_dtype:i reserved:I"
 )
-serialized = "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i"
+serialized = (
+    "version:I bytes:Q header_bytes:Q first:Q rows:Q layers:I k:I dtype:i id_space:i "
+    "weights_dtype:i reserved:I"
+)
 piece = "offset:u8 bytes:u8 source:i4 reserved:u4"
 splice = "pieces:I bytes:Q header_bytes:Q"
 wire_description = "format:i version:I facts:I name:Q aliases:Q ending:Q"
@@ -76,7 +83,7 @@ wire_report = (
 )
 wire_options = "format:i dtype:i column_kind:i columns:I allow:I fill:q"
 sequence_config = (
-    "layers:I k:I experts:I id_space:i reserved:I budget_bytes:Q layer_map:Q layer_experts:Q "
+    "layers:I k:I experts:I id_space:i weights_dtype:i budget_bytes:Q layer_map:Q layer_experts:Q "
     "layer_k:Q layer_min_k:Q layer_visit:Q"
 )
 append_options = "policy:i prompt_tokens:Q call:Q tag:Q origin:I flags:I"

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 f60a7cf65c3a4920362f05a59da04bb9dd1310ced3774a58cbc187678853e3a7
+// Of headers with the SHA-256 371e953ea92cefa6745b37c49e9324e6913ae72aa015c04ca9b0f7617864612e
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -169,6 +169,7 @@ pub const ROUTECAP_WIRE_FACT_REASONS: u32 = 64;
 pub const ROUTECAP_WIRE_FACT_TAGS: u32 = 128;
 pub const ROUTECAP_WIRE_FACT_ID_SPACE: u32 = 256;
 pub const ROUTECAP_WIRE_FACT_PROVENANCE: u32 = 512;
+pub const ROUTECAP_WIRE_FACT_WEIGHTS: u32 = 1024;
 pub const ROUTECAP_WIRE_COLUMNS_FOUND: i32 = 0;
 pub const ROUTECAP_WIRE_COLUMNS_CAPTURED: i32 = 1;
 pub const ROUTECAP_WIRE_COLUMNS_DECODER: i32 = 2;
@@ -303,8 +304,10 @@ pub struct routecap_config {
     pub id_space: routecap_id_space,
     /// requests open at a time, at most 16777216; default 65536
     pub max_requests: u32,
-    /// 0
-    pub reserved: u32,
+    /// capture a weight beside each id, of this type:
+    /// ROUTECAP_DTYPE_F32, _F16 or _BF16; default none. See "Weights"
+    /// in base.h
+    pub weights_dtype: routecap_dtype,
     /// limit of the host memory for captured rows, routings included, in
     /// bytes. It is taken page by page, as rows need it. At least one page
     /// (routecap_memory.page_bytes); default 1 GiB
@@ -359,8 +362,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_config, id_space) - 44usize];
     ["Offset of field: routecap_config::max_requests"]
         [::core::mem::offset_of!(routecap_config, max_requests) - 48usize];
-    ["Offset of field: routecap_config::reserved"]
-        [::core::mem::offset_of!(routecap_config, reserved) - 52usize];
+    ["Offset of field: routecap_config::weights_dtype"]
+        [::core::mem::offset_of!(routecap_config, weights_dtype) - 52usize];
     ["Offset of field: routecap_config::budget_bytes"]
         [::core::mem::offset_of!(routecap_config, budget_bytes) - 56usize];
     ["Offset of field: routecap_config::layer_map"]
@@ -1076,10 +1079,15 @@ pub struct routecap_sink {
     /// layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
     /// does not state it
     pub ids_bytes: u64,
+    /// [device] the weights of the same cells, with the same strides in
+    /// elements of config.weights_dtype. NULL: without weights; those of the
+    /// layer are then missing. Each column of a row that is begun is NaN until
+    /// it is written
+    pub weights: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 48usize];
+    ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 56usize];
     ["Alignment of routecap_sink"][::core::mem::align_of::<routecap_sink>() - 8usize];
     ["Offset of field: routecap_sink::struct_size"]
         [::core::mem::offset_of!(routecap_sink, struct_size) - 0usize];
@@ -1095,6 +1103,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sink, layer_stride) - 32usize];
     ["Offset of field: routecap_sink::ids_bytes"]
         [::core::mem::offset_of!(routecap_sink, ids_bytes) - 40usize];
+    ["Offset of field: routecap_sink::weights"]
+        [::core::mem::offset_of!(routecap_sink, weights) - 48usize];
 };
 impl Default for routecap_sink {
     fn default() -> Self {
@@ -1219,12 +1229,22 @@ pub struct routecap_source {
     /// the number of experts; 0: no number does, and -1 is out of
     /// range. Only where layer_min_k allows fewer than layer_k
     pub none: i32,
-    /// 0
-    pub reserved: u32,
+    /// with weights: the capturer's weights_dtype; otherwise 0
+    pub weights_dtype: routecap_dtype,
+    /// [device] row 0, column 0: the weight of each id, in adjacent
+    /// columns. They are recorded with the ids. NULL: none, but with
+    /// ROUTECAP_DTYPE_ID16_BF16 and a BF16 capturer those in the ids
+    pub weights: *const ::core::ffi::c_void,
+    /// elements from one row to the next; 0 means k_source
+    pub weights_row_stride: i64,
+    /// the bytes at weights, of each layer alike: rows * k_source
+    /// elements exactly, or with weights_row_stride up to the end of
+    /// the last one that is used; 0: not stated
+    pub weights_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 104usize];
+    ["Size of routecap_source"][::core::mem::size_of::<routecap_source>() - 128usize];
     ["Alignment of routecap_source"][::core::mem::align_of::<routecap_source>() - 8usize];
     ["Offset of field: routecap_source::struct_size"]
         [::core::mem::offset_of!(routecap_source, struct_size) - 0usize];
@@ -1260,8 +1280,14 @@ const _: () = {
         [::core::mem::offset_of!(routecap_source, flags) - 92usize];
     ["Offset of field: routecap_source::none"]
         [::core::mem::offset_of!(routecap_source, none) - 96usize];
-    ["Offset of field: routecap_source::reserved"]
-        [::core::mem::offset_of!(routecap_source, reserved) - 100usize];
+    ["Offset of field: routecap_source::weights_dtype"]
+        [::core::mem::offset_of!(routecap_source, weights_dtype) - 100usize];
+    ["Offset of field: routecap_source::weights"]
+        [::core::mem::offset_of!(routecap_source, weights) - 104usize];
+    ["Offset of field: routecap_source::weights_row_stride"]
+        [::core::mem::offset_of!(routecap_source, weights_row_stride) - 112usize];
+    ["Offset of field: routecap_source::weights_bytes"]
+        [::core::mem::offset_of!(routecap_source, weights_bytes) - 120usize];
 };
 impl Default for routecap_source {
     fn default() -> Self {
@@ -1317,10 +1343,12 @@ pub struct routecap_layer_source {
     pub ids: *const ::core::ffi::c_void,
     /// [device] as in routecap_source; NULL if source.table_size is 0
     pub table: *const i32,
+    /// [device] as in routecap_source; NULL: none of this layer
+    pub weights: *const ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_layer_source"][::core::mem::size_of::<routecap_layer_source>() - 24usize];
+    ["Size of routecap_layer_source"][::core::mem::size_of::<routecap_layer_source>() - 32usize];
     ["Alignment of routecap_layer_source"]
         [::core::mem::align_of::<routecap_layer_source>() - 8usize];
     ["Offset of field: routecap_layer_source::layer"]
@@ -1331,6 +1359,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_layer_source, ids) - 8usize];
     ["Offset of field: routecap_layer_source::table"]
         [::core::mem::offset_of!(routecap_layer_source, table) - 16usize];
+    ["Offset of field: routecap_layer_source::weights"]
+        [::core::mem::offset_of!(routecap_layer_source, weights) - 24usize];
 };
 impl Default for routecap_layer_source {
     fn default() -> Self {
@@ -1353,7 +1383,7 @@ unsafe extern "C" {
     /// nothing is recorded. Naming a layer twice is ROUTECAP_ERR_ARGUMENT. Capturable.
     ///
     /// @param[in] capturer    The capturer.
-    /// @param[in] source      What the layers have in common. Set its ids and table to NULL.
+    /// @param[in] source      What the layers have in common. Set its ids, table and weights to NULL.
     /// @param[in] layers      [count] elements of layer_size bytes, each layer once.
     /// @param[in] layer_size  sizeof(routecap_layer_source) of the caller, in bytes.
     /// @param[in] count       How many layers.
@@ -1750,10 +1780,12 @@ pub struct routecap_coverage {
     pub blocks: u64,
     /// valid cells of layers whose provenance is RECOMPUTED
     pub cells_recomputed: u64,
+    /// cells whose weights are there; 0 without weights
+    pub cells_weighted: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_coverage"][::core::mem::size_of::<routecap_coverage>() - 80usize];
+    ["Size of routecap_coverage"][::core::mem::size_of::<routecap_coverage>() - 88usize];
     ["Alignment of routecap_coverage"][::core::mem::align_of::<routecap_coverage>() - 8usize];
     ["Offset of field: routecap_coverage::struct_size"]
         [::core::mem::offset_of!(routecap_coverage, struct_size) - 0usize];
@@ -1777,6 +1809,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_coverage, blocks) - 64usize];
     ["Offset of field: routecap_coverage::cells_recomputed"]
         [::core::mem::offset_of!(routecap_coverage, cells_recomputed) - 72usize];
+    ["Offset of field: routecap_coverage::cells_weighted"]
+        [::core::mem::offset_of!(routecap_coverage, cells_weighted) - 80usize];
 };
 pub type routecap_read_flags = u32;
 pub type routecap_order = i32;
@@ -2309,8 +2343,8 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 /// Consecutive rows, view.row_stride bytes apart: row r of a segment has its ids at `ids` plus
-/// r * row_stride bytes, and its validity at `validity` plus as many. routecap_routing_copy_to makes
-/// one dense array of all segments.
+/// r * row_stride bytes, and its validity, weights and their validity as far from theirs.
+/// routecap_routing_copy_to and routecap_routing_copy_weights make one dense array of all segments.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_segment {
@@ -2335,10 +2369,16 @@ pub struct routecap_segment {
     pub reason: routecap_reason,
     /// 0
     pub reserved: u32,
+    /// of the first row: [layers, k] elements of view.weights_dtype; NULL
+    /// without ids, or without weights
+    pub weights: *const ::core::ffi::c_void,
+    /// of the first row: [validity_bytes] as `validity`, the layers
+    /// whose weights are there; NULL where weights is
+    pub weights_validity: *const u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_segment"][::core::mem::size_of::<routecap_segment>() - 56usize];
+    ["Size of routecap_segment"][::core::mem::size_of::<routecap_segment>() - 72usize];
     ["Alignment of routecap_segment"][::core::mem::align_of::<routecap_segment>() - 8usize];
     ["Offset of field: routecap_segment::first"]
         [::core::mem::offset_of!(routecap_segment, first) - 0usize];
@@ -2356,6 +2396,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_segment, reason) - 48usize];
     ["Offset of field: routecap_segment::reserved"]
         [::core::mem::offset_of!(routecap_segment, reserved) - 52usize];
+    ["Offset of field: routecap_segment::weights"]
+        [::core::mem::offset_of!(routecap_segment, weights) - 56usize];
+    ["Offset of field: routecap_segment::weights_validity"]
+        [::core::mem::offset_of!(routecap_segment, weights_validity) - 64usize];
 };
 impl Default for routecap_segment {
     fn default() -> Self {
@@ -2414,10 +2458,14 @@ pub struct routecap_view {
     pub layer_min_k: *const u32,
     /// [layers] how often a looped decoder ran the layer before
     pub layer_visit: *const u32,
+    /// of the weights: ROUTECAP_DTYPE_F32, _F16 or _BF16; 0: none
+    pub weights_dtype: routecap_dtype,
+    /// 0
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 128usize];
+    ["Size of routecap_view"][::core::mem::size_of::<routecap_view>() - 136usize];
     ["Alignment of routecap_view"][::core::mem::align_of::<routecap_view>() - 8usize];
     ["Offset of field: routecap_view::struct_size"]
         [::core::mem::offset_of!(routecap_view, struct_size) - 0usize];
@@ -2458,6 +2506,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_view, layer_min_k) - 112usize];
     ["Offset of field: routecap_view::layer_visit"]
         [::core::mem::offset_of!(routecap_view, layer_visit) - 120usize];
+    ["Offset of field: routecap_view::weights_dtype"]
+        [::core::mem::offset_of!(routecap_view, weights_dtype) - 128usize];
+    ["Offset of field: routecap_view::reserved"]
+        [::core::mem::offset_of!(routecap_view, reserved) - 132usize];
 };
 impl Default for routecap_view {
     fn default() -> Self {
@@ -2540,6 +2592,38 @@ unsafe extern "C" {
     ///         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
     ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
     pub fn routecap_routing_copy_to(
+        routing: *const routecap_routing,
+        options: *const routecap_copy_options,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        mask: *mut u8,
+        mask_bytes: usize,
+        needed: *mut u64,
+    ) -> routecap_status;
+}
+unsafe extern "C" {
+    /// Copy the weights of a routing to the caller's memory.
+    ///
+    /// The weights lie as routecap_routing_copy_to lays out the ids: with the same options but `dtype`,
+    /// column c of a cell is the weight of the expert in column c. A weight that is missing is NaN; the
+    /// weight of a column without an expert is 0.
+    ///
+    /// @param[in] routing     The routing.
+    /// @param[in] options     The layers and layout of dst. dtype is view.weights_dtype, or
+    ///                        ROUTECAP_DTYPE_F32, to which weights are then widened. fill and none are
+    ///                        not used. With ROUTECAP_READ_STRICT every cell must have weights.
+    /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+    /// @param[in] dst_bytes   Size of dst, in bytes.
+    /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
+    ///                        cell whose weights are there, otherwise 0; NULL: not wanted.
+    /// @param[in] mask_bytes  Size of mask, in bytes.
+    /// @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
+    ///                        NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
+    ///         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE (also if the routing has no weights);
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER.
+    pub fn routecap_routing_copy_weights(
         routing: *const routecap_routing,
         options: *const routecap_copy_options,
         dst: *mut ::core::ffi::c_void,
@@ -2761,10 +2845,14 @@ pub struct routecap_serialized {
     pub dtype: routecap_dtype,
     /// ROUTECAP_ID_SPACE_*
     pub id_space: routecap_id_space,
+    /// of the weights, ROUTECAP_DTYPE_*; 0: none
+    pub weights_dtype: routecap_dtype,
+    /// 0
+    pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_serialized"][::core::mem::size_of::<routecap_serialized>() - 56usize];
+    ["Size of routecap_serialized"][::core::mem::size_of::<routecap_serialized>() - 64usize];
     ["Alignment of routecap_serialized"][::core::mem::align_of::<routecap_serialized>() - 8usize];
     ["Offset of field: routecap_serialized::struct_size"]
         [::core::mem::offset_of!(routecap_serialized, struct_size) - 0usize];
@@ -2786,6 +2874,10 @@ const _: () = {
         [::core::mem::offset_of!(routecap_serialized, dtype) - 48usize];
     ["Offset of field: routecap_serialized::id_space"]
         [::core::mem::offset_of!(routecap_serialized, id_space) - 52usize];
+    ["Offset of field: routecap_serialized::weights_dtype"]
+        [::core::mem::offset_of!(routecap_serialized, weights_dtype) - 56usize];
+    ["Offset of field: routecap_serialized::reserved"]
+        [::core::mem::offset_of!(routecap_serialized, reserved) - 60usize];
 };
 unsafe extern "C" {
     /// Read the fixed part of a serialised routing's header: its shape, and how many bytes it has in
@@ -3400,8 +3492,8 @@ pub struct routecap_sequence_config {
     pub experts: u32,
     /// ROUTECAP_ID_SPACE_*; default LOGICAL
     pub id_space: routecap_id_space,
-    /// 0
-    pub reserved: u32,
+    /// of its weights, as in routecap_config; default none
+    pub weights_dtype: routecap_dtype,
     /// the most memory that the rows and tokens of the sequence and all
     /// its forks may take together, in bytes; 0: no limit
     pub budget_bytes: u64,
@@ -3434,8 +3526,8 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sequence_config, experts) - 12usize];
     ["Offset of field: routecap_sequence_config::id_space"]
         [::core::mem::offset_of!(routecap_sequence_config, id_space) - 16usize];
-    ["Offset of field: routecap_sequence_config::reserved"]
-        [::core::mem::offset_of!(routecap_sequence_config, reserved) - 20usize];
+    ["Offset of field: routecap_sequence_config::weights_dtype"]
+        [::core::mem::offset_of!(routecap_sequence_config, weights_dtype) - 20usize];
     ["Offset of field: routecap_sequence_config::budget_bytes"]
         [::core::mem::offset_of!(routecap_sequence_config, budget_bytes) - 24usize];
     ["Offset of field: routecap_sequence_config::layer_map"]
@@ -4878,6 +4970,39 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
+    /// Write the weights of this rank to host memory, in the rank's layout: those of the ids that
+    /// routecap_plan_gather writes with the same sources.
+    ///
+    /// The experts of a filled cell have the weight 0. A weight of a needed cell that is missing is
+    /// `missing`, also where the ids are there.
+    ///
+    /// @param[in] plan         The plan.
+    /// @param[in] sources      [count] as in routecap_plan_gather. Their routings have weights.
+    /// @param[in] source_size  sizeof(routecap_plan_source) of the caller, in bytes.
+    /// @param[in] count        How many sources.
+    /// @param[in] dtype        ROUTECAP_DTYPE_F32, or the weights_dtype of all sources.
+    /// @param[in] missing      Written for each missing weight, such as NaN or 0.
+    /// @param[out] dst         [rows, layers, k] or [layers, rows, k] elements of dtype, as
+    ///                         config.order says.
+    /// @param[in] dst_bytes    Size of dst, in bytes.
+    /// @param[out] missing_cells  How many needed cells have no weights; may be NULL.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (weights are missing); ROUTECAP_ERR_DTYPE (also if a
+    ///         source has no weights); ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_SHAPE_MISMATCH,
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER, ROUTECAP_ERR_OVERLAP, ROUTECAP_ERR_OUT_OF_RANGE and
+    ///         ROUTECAP_ERR_NOT_READY as in routecap_plan_gather.
+    pub fn routecap_plan_gather_weights(
+        plan: *const routecap_plan,
+        sources: *const routecap_plan_source,
+        source_size: usize,
+        count: usize,
+        dtype: routecap_dtype,
+        missing: f32,
+        dst: *mut ::core::ffi::c_void,
+        dst_bytes: usize,
+        missing_cells: *mut u64,
+    ) -> routecap_status;
+}
+unsafe extern "C" {
     /// Make routings from ids that this rank's routers recorded: the inverse of gather.
     ///
     /// Each sample gets one routing with rows [0, length) and the plan's layers. It has the rows that
@@ -5699,6 +5824,17 @@ pub struct routecap_api {
             arg7: *mut u64,
         ) -> routecap_status,
     >,
+    pub routing_copy_weights: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_routing,
+            arg2: *const routecap_copy_options,
+            arg3: *mut ::core::ffi::c_void,
+            arg4: usize,
+            arg5: *mut u8,
+            arg6: usize,
+            arg7: *mut u64,
+        ) -> routecap_status,
+    >,
     pub routing_split: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_routing,
@@ -6082,6 +6218,19 @@ pub struct routecap_api {
             arg6: usize,
         ) -> routecap_status,
     >,
+    pub plan_gather_weights: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *const routecap_plan,
+            arg2: *const routecap_plan_source,
+            arg3: usize,
+            arg4: usize,
+            arg5: routecap_dtype,
+            arg6: f32,
+            arg7: *mut ::core::ffi::c_void,
+            arg8: usize,
+            arg9: *mut u64,
+        ) -> routecap_status,
+    >,
     pub plan_scatter: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *const routecap_plan,
@@ -6148,7 +6297,7 @@ pub struct routecap_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 840usize];
+    ["Size of routecap_api"][::core::mem::size_of::<routecap_api>() - 856usize];
     ["Alignment of routecap_api"][::core::mem::align_of::<routecap_api>() - 8usize];
     ["Offset of field: routecap_api::size"][::core::mem::offset_of!(routecap_api, size) - 0usize];
     ["Offset of field: routecap_api::major"][::core::mem::offset_of!(routecap_api, major) - 8usize];
@@ -6244,122 +6393,126 @@ const _: () = {
         [::core::mem::offset_of!(routecap_api, routing_coverage) - 360usize];
     ["Offset of field: routecap_api::routing_copy_to"]
         [::core::mem::offset_of!(routecap_api, routing_copy_to) - 368usize];
+    ["Offset of field: routecap_api::routing_copy_weights"]
+        [::core::mem::offset_of!(routecap_api, routing_copy_weights) - 376usize];
     ["Offset of field: routecap_api::routing_split"]
-        [::core::mem::offset_of!(routecap_api, routing_split) - 376usize];
+        [::core::mem::offset_of!(routecap_api, routing_split) - 384usize];
     ["Offset of field: routecap_api::routing_slice"]
-        [::core::mem::offset_of!(routecap_api, routing_slice) - 384usize];
+        [::core::mem::offset_of!(routecap_api, routing_slice) - 392usize];
     ["Offset of field: routecap_api::routing_merge"]
-        [::core::mem::offset_of!(routecap_api, routing_merge) - 392usize];
+        [::core::mem::offset_of!(routecap_api, routing_merge) - 400usize];
     ["Offset of field: routecap_api::routing_retain"]
-        [::core::mem::offset_of!(routecap_api, routing_retain) - 400usize];
+        [::core::mem::offset_of!(routecap_api, routing_retain) - 408usize];
     ["Offset of field: routecap_api::routing_free"]
-        [::core::mem::offset_of!(routecap_api, routing_free) - 408usize];
+        [::core::mem::offset_of!(routecap_api, routing_free) - 416usize];
     ["Offset of field: routecap_api::routing_serialize"]
-        [::core::mem::offset_of!(routecap_api, routing_serialize) - 416usize];
+        [::core::mem::offset_of!(routecap_api, routing_serialize) - 424usize];
     ["Offset of field: routecap_api::routing_deserialize"]
-        [::core::mem::offset_of!(routecap_api, routing_deserialize) - 424usize];
+        [::core::mem::offset_of!(routecap_api, routing_deserialize) - 432usize];
     ["Offset of field: routecap_api::routing_import"]
-        [::core::mem::offset_of!(routecap_api, routing_import) - 432usize];
+        [::core::mem::offset_of!(routecap_api, routing_import) - 440usize];
     ["Offset of field: routecap_api::serialized_info"]
-        [::core::mem::offset_of!(routecap_api, serialized_info) - 440usize];
+        [::core::mem::offset_of!(routecap_api, serialized_info) - 448usize];
     ["Offset of field: routecap_api::serialized_splice"]
-        [::core::mem::offset_of!(routecap_api, serialized_splice) - 448usize];
+        [::core::mem::offset_of!(routecap_api, serialized_splice) - 456usize];
     ["Offset of field: routecap_api::serialized_slice"]
-        [::core::mem::offset_of!(routecap_api, serialized_slice) - 456usize];
+        [::core::mem::offset_of!(routecap_api, serialized_slice) - 464usize];
     ["Offset of field: routecap_api::wire_describe"]
-        [::core::mem::offset_of!(routecap_api, wire_describe) - 464usize];
+        [::core::mem::offset_of!(routecap_api, wire_describe) - 472usize];
     ["Offset of field: routecap_api::wire_find"]
-        [::core::mem::offset_of!(routecap_api, wire_find) - 472usize];
+        [::core::mem::offset_of!(routecap_api, wire_find) - 480usize];
     ["Offset of field: routecap_api::wire_decode"]
-        [::core::mem::offset_of!(routecap_api, wire_decode) - 480usize];
+        [::core::mem::offset_of!(routecap_api, wire_decode) - 488usize];
     ["Offset of field: routecap_api::wire_decoder_create"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_create) - 488usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_create) - 496usize];
     ["Offset of field: routecap_api::wire_decoder_write"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_write) - 496usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_write) - 504usize];
     ["Offset of field: routecap_api::wire_decoder_finish"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 504usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_finish) - 512usize];
     ["Offset of field: routecap_api::wire_decoder_free"]
-        [::core::mem::offset_of!(routecap_api, wire_decoder_free) - 512usize];
+        [::core::mem::offset_of!(routecap_api, wire_decoder_free) - 520usize];
     ["Offset of field: routecap_api::wire_encode"]
-        [::core::mem::offset_of!(routecap_api, wire_encode) - 520usize];
+        [::core::mem::offset_of!(routecap_api, wire_encode) - 528usize];
     ["Offset of field: routecap_api::sequence_create"]
-        [::core::mem::offset_of!(routecap_api, sequence_create) - 528usize];
+        [::core::mem::offset_of!(routecap_api, sequence_create) - 536usize];
     ["Offset of field: routecap_api::sequence_free"]
-        [::core::mem::offset_of!(routecap_api, sequence_free) - 536usize];
+        [::core::mem::offset_of!(routecap_api, sequence_free) - 544usize];
     ["Offset of field: routecap_api::sequence_append"]
-        [::core::mem::offset_of!(routecap_api, sequence_append) - 544usize];
+        [::core::mem::offset_of!(routecap_api, sequence_append) - 552usize];
     ["Offset of field: routecap_api::sequence_truncate"]
-        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 552usize];
+        [::core::mem::offset_of!(routecap_api, sequence_truncate) - 560usize];
     ["Offset of field: routecap_api::sequence_fork"]
-        [::core::mem::offset_of!(routecap_api, sequence_fork) - 560usize];
+        [::core::mem::offset_of!(routecap_api, sequence_fork) - 568usize];
     ["Offset of field: routecap_api::sequence_routing"]
-        [::core::mem::offset_of!(routecap_api, sequence_routing) - 568usize];
+        [::core::mem::offset_of!(routecap_api, sequence_routing) - 576usize];
     ["Offset of field: routecap_api::sequence_spans"]
-        [::core::mem::offset_of!(routecap_api, sequence_spans) - 576usize];
+        [::core::mem::offset_of!(routecap_api, sequence_spans) - 584usize];
     ["Offset of field: routecap_api::sequence_tokens"]
-        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 584usize];
+        [::core::mem::offset_of!(routecap_api, sequence_tokens) - 592usize];
     ["Offset of field: routecap_api::sequence_report"]
-        [::core::mem::offset_of!(routecap_api, sequence_report) - 592usize];
+        [::core::mem::offset_of!(routecap_api, sequence_report) - 600usize];
     ["Offset of field: routecap_api::sequence_serialize"]
-        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 600usize];
+        [::core::mem::offset_of!(routecap_api, sequence_serialize) - 608usize];
     ["Offset of field: routecap_api::sequence_deserialize"]
-        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 608usize];
+        [::core::mem::offset_of!(routecap_api, sequence_deserialize) - 616usize];
     ["Offset of field: routecap_api::store_config_init"]
-        [::core::mem::offset_of!(routecap_api, store_config_init) - 616usize];
+        [::core::mem::offset_of!(routecap_api, store_config_init) - 624usize];
     ["Offset of field: routecap_api::store_create"]
-        [::core::mem::offset_of!(routecap_api, store_create) - 624usize];
+        [::core::mem::offset_of!(routecap_api, store_create) - 632usize];
     ["Offset of field: routecap_api::store_free"]
-        [::core::mem::offset_of!(routecap_api, store_free) - 632usize];
+        [::core::mem::offset_of!(routecap_api, store_free) - 640usize];
     ["Offset of field: routecap_api::store_stats"]
-        [::core::mem::offset_of!(routecap_api, store_stats) - 640usize];
+        [::core::mem::offset_of!(routecap_api, store_stats) - 648usize];
     ["Offset of field: routecap_api::store_advance"]
-        [::core::mem::offset_of!(routecap_api, store_advance) - 648usize];
+        [::core::mem::offset_of!(routecap_api, store_advance) - 656usize];
     ["Offset of field: routecap_api::request_publish"]
-        [::core::mem::offset_of!(routecap_api, request_publish) - 656usize];
+        [::core::mem::offset_of!(routecap_api, request_publish) - 664usize];
     ["Offset of field: routecap_api::request_adopt"]
-        [::core::mem::offset_of!(routecap_api, request_adopt) - 664usize];
+        [::core::mem::offset_of!(routecap_api, request_adopt) - 672usize];
     ["Offset of field: routecap_api::request_publish_batch"]
-        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 672usize];
+        [::core::mem::offset_of!(routecap_api, request_publish_batch) - 680usize];
     ["Offset of field: routecap_api::request_adopt_batch"]
-        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 680usize];
+        [::core::mem::offset_of!(routecap_api, request_adopt_batch) - 688usize];
     ["Offset of field: routecap_api::key_chain"]
-        [::core::mem::offset_of!(routecap_api, key_chain) - 688usize];
+        [::core::mem::offset_of!(routecap_api, key_chain) - 696usize];
     ["Offset of field: routecap_api::store_contains"]
-        [::core::mem::offset_of!(routecap_api, store_contains) - 696usize];
+        [::core::mem::offset_of!(routecap_api, store_contains) - 704usize];
     ["Offset of field: routecap_api::store_retain"]
-        [::core::mem::offset_of!(routecap_api, store_retain) - 704usize];
+        [::core::mem::offset_of!(routecap_api, store_retain) - 712usize];
     ["Offset of field: routecap_api::store_release"]
-        [::core::mem::offset_of!(routecap_api, store_release) - 712usize];
+        [::core::mem::offset_of!(routecap_api, store_release) - 720usize];
     ["Offset of field: routecap_api::store_evict"]
-        [::core::mem::offset_of!(routecap_api, store_evict) - 720usize];
+        [::core::mem::offset_of!(routecap_api, store_evict) - 728usize];
     ["Offset of field: routecap_api::plan_config_init"]
-        [::core::mem::offset_of!(routecap_api, plan_config_init) - 728usize];
+        [::core::mem::offset_of!(routecap_api, plan_config_init) - 736usize];
     ["Offset of field: routecap_api::plan_create"]
-        [::core::mem::offset_of!(routecap_api, plan_create) - 736usize];
+        [::core::mem::offset_of!(routecap_api, plan_create) - 744usize];
     ["Offset of field: routecap_api::plan_free"]
-        [::core::mem::offset_of!(routecap_api, plan_free) - 744usize];
+        [::core::mem::offset_of!(routecap_api, plan_free) - 752usize];
     ["Offset of field: routecap_api::plan_describe"]
-        [::core::mem::offset_of!(routecap_api, plan_describe) - 752usize];
+        [::core::mem::offset_of!(routecap_api, plan_describe) - 760usize];
     ["Offset of field: routecap_api::plan_ranges"]
-        [::core::mem::offset_of!(routecap_api, plan_ranges) - 760usize];
+        [::core::mem::offset_of!(routecap_api, plan_ranges) - 768usize];
     ["Offset of field: routecap_api::plan_gather"]
-        [::core::mem::offset_of!(routecap_api, plan_gather) - 768usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather) - 776usize];
     ["Offset of field: routecap_api::plan_gather_values"]
-        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 776usize];
+        [::core::mem::offset_of!(routecap_api, plan_gather_values) - 784usize];
+    ["Offset of field: routecap_api::plan_gather_weights"]
+        [::core::mem::offset_of!(routecap_api, plan_gather_weights) - 792usize];
     ["Offset of field: routecap_api::plan_scatter"]
-        [::core::mem::offset_of!(routecap_api, plan_scatter) - 784usize];
+        [::core::mem::offset_of!(routecap_api, plan_scatter) - 800usize];
     ["Offset of field: routecap_api::plan_pack"]
-        [::core::mem::offset_of!(routecap_api, plan_pack) - 792usize];
+        [::core::mem::offset_of!(routecap_api, plan_pack) - 808usize];
     ["Offset of field: routecap_api::plan_unpack"]
-        [::core::mem::offset_of!(routecap_api, plan_unpack) - 800usize];
+        [::core::mem::offset_of!(routecap_api, plan_unpack) - 816usize];
     ["Offset of field: routecap_api::capturer_load"]
-        [::core::mem::offset_of!(routecap_api, capturer_load) - 808usize];
+        [::core::mem::offset_of!(routecap_api, capturer_load) - 824usize];
     ["Offset of field: routecap_api::set_log"]
-        [::core::mem::offset_of!(routecap_api, set_log) - 816usize];
+        [::core::mem::offset_of!(routecap_api, set_log) - 832usize];
     ["Offset of field: routecap_api::received_read"]
-        [::core::mem::offset_of!(routecap_api, received_read) - 824usize];
+        [::core::mem::offset_of!(routecap_api, received_read) - 840usize];
     ["Offset of field: routecap_api::received_compare"]
-        [::core::mem::offset_of!(routecap_api, received_compare) - 832usize];
+        [::core::mem::offset_of!(routecap_api, received_compare) - 848usize];
 };
 unsafe extern "C" {
     /// Get the library's functions as one table.
