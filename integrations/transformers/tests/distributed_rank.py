@@ -1,8 +1,8 @@
 """One rank of two whose model has a part of the experts each; test_distributed.py runs it.
 
-Usage: distributed_rank.py FOLDER SETTINGS, in the environment that torchrun makes. Prints a JSON
-object: how many cells of every layer were compared with what the layer's router chose, and how many
-differ; or what the capture was refused with.
+Usage: distributed_rank.py FOLDER SETTINGS..., in the environment that torchrun makes. Prints a JSON
+object for each settings: how many cells of every layer were compared with what the layer's router
+chose, and how many differ; or what the capture was refused with.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
 
-def main(folder: str, settings: dict[str, Any]) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run(folder: str, settings: dict[str, Any]) -> dict[str, Any]:
     rank = dist.get_rank()
     options = {"distributed_config": DistributedConfig(**settings)}
     model = AutoModelForCausalLM.from_pretrained(
@@ -85,6 +83,8 @@ def rows_of(passes: list[dict[int, np.ndarray]], mask: torch.Tensor) -> list[np.
 
 
 if __name__ == "__main__":
-    result = main(sys.argv[1], json.loads(sys.argv[2]))
-    print(json.dumps(result), flush=True)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for settings in sys.argv[2:]:
+        print(json.dumps(run(sys.argv[1], json.loads(settings))), flush=True)
     dist.destroy_process_group()

@@ -26,14 +26,15 @@ OWN_BATCHES = {"fsdp_size": 2, "ep_size": 2}
 """Each rank has its own tokens, and sends them to the experts' ranks."""
 
 
-def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+def run(folder: Path, *settings: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """What each rank said, for each of the settings."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, RANK, folder, json.dumps(settings)],
+            [sys.executable, RANK, folder, *map(json.dumps, settings)],
             env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -46,18 +47,12 @@ def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
         for rank in ranks:
             output, errors = rank.communicate(timeout=500)
             assert rank.returncode == 0, errors[-3000:]
-            said.append(json.loads(output.splitlines()[-1]))
+            said.append([json.loads(line) for line in output.splitlines()[-len(settings) :]])
     finally:
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    return said
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    make("qwen3_moe", num_hidden_layers=LAYERS, mlp_only_layers=[]).save_pretrained(tmp_path)
-    return tmp_path
+    return [list(ranks) for ranks in zip(*said, strict=True)]
 
 
 SETTINGS: dict[str, dict[str, Any]] = {"one batch": ONE_BATCH}
@@ -71,14 +66,23 @@ if VERSION < (5, 19):  # the experts are given ids of their own part
         SETTINGS["refused"]["tp_size"] = 2
 
 
+# The ranks start once for all settings: most of their time is the import of torch.
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("model")
+    make("qwen3_moe", num_hidden_layers=LAYERS, mlp_only_layers=[]).save_pretrained(folder)
+    return dict(zip(SETTINGS, run(folder, *SETTINGS.values()), strict=True))
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_layer_of_distributed_experts_is_what_its_router_chose(
-    folder: Path, name: str
+    said: dict[str, list[dict[str, Any]]], name: str
 ) -> None:
-    for said in run(folder, SETTINGS[name]):
-        assert said["own"] == [4] * LAYERS  # of eight
+    assert len(said[name]) == 2
+    for rank in said[name]:
+        assert rank["own"] == [4] * LAYERS  # of eight
         if name == "refused":
-            assert "has a part of the experts (expert parallelism)" in said["refused"]
+            assert "has a part of the experts (expert parallelism)" in rank["refused"]
             continue
-        assert said["experts"] == list(range(8))
-        assert said["wrong"] == [0] * LAYERS and min(said["cells"]) > 80
+        assert rank["experts"] == list(range(8))
+        assert rank["wrong"] == [0] * LAYERS and min(rank["cells"]) > 80
