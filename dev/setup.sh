@@ -7,6 +7,9 @@ build=$root/build
 prefix=$build/install
 jobs=$(nproc)
 mkdir -p "$build"
+# What Python compiles, once for all suites. Environments are installed uncompiled: most of their
+# modules nobody imports.
+export PYTHONPYCACHEPREFIX=$build/bytecode
 
 say() { printf '%s\n' "$*"; }
 
@@ -60,9 +63,19 @@ make_python_environment() {
     need python3=python3
     say "setup: making a Python environment with $*"
     rm -rf "$folder"
-    python3 -m venv "$folder" > /dev/null 2>&1 || { rm -rf "$folder"; need /no/venv=python3-venv; python3 -m venv "$folder"; }
-    "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" || exit 1
+    locked pip install_pip
+    python3 -m venv --without-pip "$folder"
+    printf '#!/bin/sh\nexec "%s" --python "%s" "$@"\n' "$build/pip/bin/pip" "$folder/bin/python" > "$folder/bin/pip"
+    chmod +x "$folder/bin/pip"
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@" || exit 1
     printf '%s' "$*" > "$folder/packages"
+}
+# One pip for all environments: a pip of its own takes five seconds in each.
+install_pip() {
+    local folder=$build/pip
+    [ -e "$folder/ready" ] && return
+    python3 -m venv "$folder" > /dev/null 2>&1 || { rm -rf "$folder"; need /no/venv=python3-venv; python3 -m venv "$folder"; }
+    touch "$folder/ready"
 }
 
 # nvcc, for the kernels: the one that is there, or else that of NVIDIA's packages, without the rest
@@ -186,7 +199,7 @@ fetch_torch() {
     need cc=gcc readelf=binutils
     python_environment "$environment" numpy pytest filelock typing-extensions sympy networkx jinja2 fsspec setuptools
     say "setup: fetching PyTorch (540 MB)"
-    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps torch==2.15.0 nvidia-cuda-runtime==13.2.86 || exit 1
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps torch==2.15.0 nvidia-cuda-runtime==13.2.86 || exit 1
     "$torch_python" dev/torch_on_cpu.py
     "$torch_python" -c 'import torch; torch.ones(2).sum()'
     touch "$environment/ready"
@@ -213,7 +226,7 @@ fetch_released() {
         [ -e "$folder/ready" ] && continue
         say "setup: fetching $package"
         rm -rf "$folder"
-        "$torch_python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --ignore-requires-python --only-binary :all: \
+        "${torch_python%/*}/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --ignore-requires-python --only-binary :all: \
             --target "$folder" "$package" || exit 1
         touch "$folder/ready"
     done
@@ -228,7 +241,7 @@ fetch_verl_needs() {
     [ -e "$environment/ready" ] && return
     python_environment "$environment" ray==2.60.0 omegaconf==2.3.1 hydra-core==1.3.8 codetiming==1.4.0 einops==0.8.2 cloudpickle==3.1.2 orjson==3.13.0 \
         numpy==2.4.6 importlib_metadata==10.2.0
-    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps tensordict==0.15.3 pyvers==0.2.3 || exit 1 # the first wants torch
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps tensordict==0.15.3 pyvers==0.2.3 || exit 1 # the first wants torch
     "$transformers_python" -c 'import site, torch; print(site.getsitepackages()[0]); print(torch.__path__[0].removesuffix("/torch"))' \
         > "$(ls -d "$environment"/lib/python3*/site-packages)/others.pth"
     touch "$environment/ready"

@@ -18,7 +18,7 @@ GGML_BACKEND_DIR=$llama_libraries "$llama/capture" "$library" tests/model/weight
 
 say
 say "== routecap show build/run --html build/run/routing.html"
-PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package "$build/python/bin/python" -m routecap_tools show "$work" --html "$work/routing.html"
+PYTHONPATH=$package "$build/python/bin/python" -m routecap_tools show "$work" --html "$work/routing.html"
 
 say
 say "The routing of each request is in build/run/request-*.routecap, its text beside it. Open build/run/routing.html in a browser to look at it."

@@ -11,7 +11,6 @@
 cd "$(dirname "$0")/.." && . dev/setup.sh
 set +e
 
-export PYTHONDONTWRITEBYTECODE=1
 logs=$build/test-logs
 results=$logs/results
 

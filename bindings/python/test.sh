@@ -18,7 +18,7 @@ package=$root/bindings/python
 work=$build/python_package
 tools=$work/tools
 library=$(find "$prefix" -name libroutecap.so.1)
-export PYTHONDONTWRITEBYTECODE=1 ROUTECAP_INCLUDE=$root/include
+export ROUTECAP_INCLUDE=$root/include
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 mkdir -p "$work"
 

@@ -6,7 +6,7 @@
 need doxygen=doxygen python3=python3
 python_environment "$build/docs_tools" sphinx==9.0.4 breathe==5.1.0 furo==2025.12.19 myst-parser==5.2.0 \
     sphinx-autoapi==3.9.0
-export ROUTECAP_DOCS=$build/docs PYTHONDONTWRITEBYTECODE=1
+export ROUTECAP_DOCS=$build/docs
 rm -rf "$ROUTECAP_DOCS"
 mkdir -p "$ROUTECAP_DOCS/source"
 git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- --ignore-failed-read -cf - 2> /dev/null |

@@ -6,7 +6,7 @@ export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
 install_package
 python_environment "$build/jax" jax==0.6.2 jaxlib==0.6.2
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package
+export PYTHONPATH=$package
 set +e
 
 check "every id that the compiled function chose" "$build/jax/bin/python" examples/jax/jit.py

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.." && . dev/setup.sh
 use_library "$@"
 install_package
 install_torch
-export PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$package
 set +e
 check "every count is what it must be" prints "dispatch: all right" "$torch_python" integrations/deepep/dispatch.py --simulate
 closing

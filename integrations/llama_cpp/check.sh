@@ -14,7 +14,7 @@ here=integrations/llama_cpp
 caches_llama() {
     local run=$build/caches
     rm -rf "$run" && mkdir -p "$run/rows" && capture_llama "$1" --save "$run/rows" --trace "$run/raw.txt" "${@:2}" &&
-        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package "$build/python/bin/python" $here/tests/caches.py "$run/rows" "$run/raw.txt"
+        PYTHONPATH=$package "$build/python/bin/python" $here/tests/caches.py "$run/rows" "$run/raw.txt"
 }
 check_tap() {
     local model
@@ -42,7 +42,7 @@ check_server() {
     check "a dlsym that does not find a name" cc -O2 -std=gnu11 -Wall -Wextra -Werror -shared -fPIC -o "$work/renamed.so" $here/tests/server/renamed.c
     check "the oracle" link_llama "$work/replay" $here/tests/server/replay.c
     "$build/python/bin/python" $here/tests/make_model.py qwen3moe "$work/model.gguf" --tokenizer || exit 1
-    GGML_BACKEND_DIR=$llama_libraries PYTHONPATH=$package:$here/server PYTHONDONTWRITEBYTECODE=1 "$build/python/bin/python" \
+    GGML_BACKEND_DIR=$llama_libraries PYTHONPATH=$package:$here/server "$build/python/bin/python" \
         $here/tests/server/check.py "$llama_server" "$work/routecap_preload.so" "$work/replay" "$work/model.gguf" "$work" $here/server/preload.c "$work/renamed.so" | tee "$work/out"
     [ "${PIPESTATUS[0]}" = 0 ] || grep -q ^FAILED "$work/out" || failed=$((failed + 1)) # it did not come to its end
     passed=$((passed + $(grep -c '^ok ' "$work/out"))) failed=$((failed + $(grep -c ^FAILED "$work/out")))
@@ -77,7 +77,7 @@ check_conform() {
     build_preload "$work/routecap_preload.so"
     "$build/python/bin/python" $here/tests/make_model.py qwen3moe "$work/server.gguf" --tokenizer
     set +e
-    export PYTHONPATH=$package:$here/tests:integrations/transformers/tests/real PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+    export PYTHONPATH=$package:$here/tests:integrations/transformers/tests/real OMP_NUM_THREADS=1
     export GGML_BACKEND_DIR=$llama_libraries
     proved() { check "conform, $1" "$2" tools/tests/conform/prove.py --json "$build/conform_reports" "${@:3}"; }
     llama_engine() {

@@ -12,7 +12,7 @@ use_library "$@"
 install_package
 install_transformers
 released megatron-core==0.19.2 nemo-automodel==0.7.0 skyrl==0.4.0 openpipe-art==0.5.23
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
+export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 folder=integrations/replay/tests
 set +e
 

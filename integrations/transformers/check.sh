@@ -14,7 +14,7 @@ use_library "$@"
 install_package
 install_transformers
 released prometheus-client==0.26.0 psutil==7.2.2 accelerate==1.15.0
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
+export HF_HUB_OFFLINE=1
 export PYTHONPATH=$package:$build/released/prometheus-client==0.26.0:$build/released/psutil==7.2.2:$build/released/accelerate==1.15.0
 set +e
 

@@ -35,7 +35,7 @@ fetch_release() {
     if [ ! -e "$folder/ready" ]; then
         say "setup: fetching ${pins[*]}"
         # Those that torch needs are said to be missing.
-        "$torch_python" -m pip install --quiet --disable-pip-version-check --no-compile --target "$folder" "${pins[@]}" 2> "$folder.log" ||
+        "${torch_python%/*}/pip" install --quiet --disable-pip-version-check --no-compile --target "$folder" "${pins[@]}" 2> "$folder.log" ||
             { cat "$folder.log"; exit 1; }
         touch "$folder/ready"
     fi
@@ -61,7 +61,7 @@ print(json.dumps({
 END
 }
 
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 ROUTECAP_TRANSFORMERS_UNCHECKED=1
+export HF_HUB_OFFLINE=1 ROUTECAP_TRANSFORMERS_UNCHECKED=1
 set +e
 mkdir -p "$build/releases"
 for version in "${asked[@]}"; do

@@ -7,7 +7,7 @@ export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
 install_package
 install_transformers
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:lab
+export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:lab
 set +e
 
 tests "tests" "$transformers_python" -m pytest lab/frontier

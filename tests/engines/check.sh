@@ -32,5 +32,5 @@ for pair in rust=integrations/llama_cpp/rust ollama=integrations/ollama candle=i
     esac
 done
 
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package GGML_BACKEND_DIR=$llama_libraries
+export PYTHONPATH=$package GGML_BACKEND_DIR=$llama_libraries
 "$transformers_python" tests/engines/oracle.py "$work" $models "$build/python/bin/python" "$library" "${engines[@]}"

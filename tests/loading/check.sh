@@ -26,6 +26,6 @@ run "$work/other_libstdcxx" "$library"
 torch_python=${ROUTECAP_TORCH_PYTHON:-}
 [ -n "$torch_python" ] || install_torch
 for order in before after both; do
-    run env PYTHONDONTWRITEBYTECODE=1 "$torch_python" tests/loading/beside_torch.py "$library" "$work/copy/libroutecap.so.1" $order
+    run env "$torch_python" tests/loading/beside_torch.py "$library" "$work/copy/libroutecap.so.1" $order
 done
 closing

@@ -13,7 +13,7 @@ install_llama
 torch_python=${ROUTECAP_TORCH_PYTHON:-}
 [ -n "$torch_python" ] || install_torch
 
-export PYTHONDONTWRITEBYTECODE=1 GGML_BACKEND_DIR=$llama_libraries
+export GGML_BACKEND_DIR=$llama_libraries
 link_llama "$work/evaluate" tests/model/evaluate.c
 "$build/python/bin/python" tests/model/to_gguf.py "$folder" "$work/float32.gguf" --float32
 "$build/python/bin/python" tests/model/to_gguf.py "$folder" "$work/q8_0.gguf"

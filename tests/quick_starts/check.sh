@@ -19,7 +19,6 @@ install_package && install_transformers && install_llama || exit 1
 work=$build/quick_starts
 programs=$work/programs
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
-export PYTHONDONTWRITEBYTECODE=1
 export GOCACHE=$build/go/cache GOMODCACHE=$build/go/modules GOFLAGS=-modcacherw
 unset CARGO_TARGET_DIR
 rm -rf "$programs" && mkdir -p "$work"

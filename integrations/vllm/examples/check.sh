@@ -22,7 +22,7 @@ install_package
 
 for options in "" --ahead "--ahead --dropin"; do
     say "-- check.py $options"
-    PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1 VLLM_LOGGING_LEVEL=CRITICAL OMP_NUM_THREADS=1 VLLM_CACHE_ROOT=$build/vllm/cache \
+    PYTHONPATH=$package VLLM_LOGGING_LEVEL=CRITICAL OMP_NUM_THREADS=1 VLLM_CACHE_ROOT=$build/vllm/cache \
         "$environment/bin/python" integrations/vllm/examples/check.py $options tests/model/weights LICENSE 2> "$build/vllm/log" | tee "$build/vllm/out"
     if [[ $(tail -n 1 "$build/vllm/out") =~ ^([0-9]+)\ checks\ passed,\ ([0-9]+)\ failed$ ]]; then
         passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../../.." && . dev/setup.sh
 use_library "$@"
 install_package
 install_transformers
-export PYTHONPATH=$package:integrations/transformers/tests/real PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+export PYTHONPATH=$package:integrations/transformers/tests/real OMP_NUM_THREADS=1
 set +e
 check "transformers, five families" "$transformers_python" tools/tests/conform/families.py --json "$build/conform_families.json"
 closing

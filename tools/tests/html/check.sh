@@ -12,5 +12,5 @@ install_library > /dev/null
 install_python
 install_package
 mkdir -p "$build/html"
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package
+export PYTHONPATH=$package
 "$build/python/bin/python" tools/tests/html/check.py "$build/html" "$build/run" "$build/run.log"

@@ -18,5 +18,5 @@ fi
 use_library "$@"
 install_package
 python_environment "$build/load" numpy==2.4.6 prometheus-client==0.26.0 rich==15.0.0
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:examples
+export PYTHONPATH=$package:examples
 "$build/load/bin/python" tools/tests/load/check.py "$build/load_check" "$grafana"

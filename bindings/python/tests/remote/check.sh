@@ -12,7 +12,7 @@ remote_environment
 install_transformers
 engine=$("$transformers_python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 engine+=:$("$torch_python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$package:bindings/python/tests/remote:examples:$engine
+export PYTHONPATH=$package:bindings/python/tests/remote:examples:$engine
 set +e
 
 # Each in a process of its own, as Ray begins once in a process. What ends with a rank that is killed

@@ -7,7 +7,7 @@ export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 use_library "$@"
 install_package
 install_transformers
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:integrations/replay/examples/gap:integrations/replay/examples/grpo
+export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:integrations/replay/examples/gap:integrations/replay/examples/grpo
 set +e
 
 check "replay brings a trainer's forward closer to the generation, wrong rows drive it away" \

@@ -12,7 +12,7 @@ use_library "$@"
 install_package
 install_transformers
 released megatron-core==0.19.2
-export PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:$build/released/megatron-core==0.19.2:$root/integrations/replay/examples/grpo
+export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONPATH=$package:$build/released/megatron-core==0.19.2:$root/integrations/replay/examples/grpo
 set +e
 
 check "a step on two ranks of Megatron-Core" "$transformers_python" -W ignore integrations/replay/examples/grpo/main.py megatron tests/model/weights
