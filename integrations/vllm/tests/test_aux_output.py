@@ -245,6 +245,25 @@ def test_the_runner_tells_its_connector_which_blocks_a_step_has():
     assert told_of == ["none", "its own", "third"]
 
 
+# vLLM's own worker came in beside our scheduler, which takes blocks from a KV connector whose rows
+# are gone. The own worker then stopped the engine: BlockObjectStoreError.
+@pytest.mark.parametrize("transfer", [None, "OffloadingConnector"])
+def test_the_engines_own_capture_takes_over_unless_blocks_come_from_elsewhere(transfer):
+    module = SimpleNamespace(
+        GPUModelRunner=type("GPUModelRunner", (), {"execute_model": print}),
+        get_aux_output_connector=lambda *arguments: "its own",
+    )
+    _aux_output.put_worker(module)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(use_ubatching=True), kv_transfer_config=transfer
+    )
+    if transfer is None:
+        assert module.get_aux_output_connector(None, config, None) == "its own"
+        return
+    with pytest.raises(ValueError, match="micro-batches .* unset ROUTECAP_VLLM"):
+        module.get_aux_output_connector(None, config, None)
+
+
 @pytest.mark.parametrize(
     ("groups", "found"),
     [

@@ -315,11 +315,17 @@ def put_worker(runner_module: Any) -> None:
         return
 
     def get_aux_output_connector(
-        model: object, vllm_config: object, kv_cache_config: object
+        model: object, vllm_config: Any, kv_cache_config: object
     ) -> Any:
         try:
             return make_connector(model, vllm_config, kv_cache_config)
         except NotImplementedError as error:
+            if vllm_config.kv_transfer_config is not None:
+                raise ValueError(
+                    f"routed experts: routecap does not capture here: {error}. With a KV connector"
+                    " vLLM's own capture stops the engine at blocks that came without rows, unless"
+                    " vLLM's own scheduler leaves them out: unset ROUTECAP_VLLM"
+                ) from error
             logger.warning("routed experts: vLLM's own connector captures: %s", error)
             return own(model, vllm_config, kv_cache_config)
 
