@@ -1,4 +1,5 @@
-"""Check that DeepEP v2 had each token computed by the experts that its router chose. Experimental.
+"""Check that DeepEP v2 had each token computed by the experts that its router chose: Python's way to
+routecap/dispatch_check.h, in the library as it imports nothing of DeepEP. Experimental.
 
     import routecap.deepep
 
