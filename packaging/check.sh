@@ -167,6 +167,7 @@ in_environment() {
         (cd / && env -i PATH="$place/venv/bin" python -I "$root/bindings/python/examples/worker_loop.py" && env -i PATH="$place/venv/bin" routecap info)
 }
 check "pip chooses the wheel for this machine" in_environment
+check "each Python package alone, and all together" bash packaging/apart.sh "$dist"
 from_sdist() {
     rm -rf "$place/venv" && python3 -m venv "$place/venv" && "$place/venv/bin/pip" install --quiet --disable-pip-version-check \
         -C cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0 -C cmake.define.ROUTECAP_CUDA=OFF "$dist/routecap-$version.tar.gz" &&

@@ -1,6 +1,6 @@
 """Capture of routed experts in SGLang.
 
-`pip install routecap` registers a plugin of SGLang, which does nothing until it is asked for: by
+`pip install routecap-sglang` registers a plugin of SGLang, which does nothing until it is asked for: by
 its name, routecap, in SGLANG_PLUGINS, or by ROUTECAP_SGLANG=1. Programs may call `install` instead,
 before they make an engine.
 

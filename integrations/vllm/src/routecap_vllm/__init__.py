@@ -1,6 +1,6 @@
 """Capture of routed experts in vLLM.
 
-`pip install routecap` registers a plugin of vLLM, which does nothing until it is asked for: by
+`pip install routecap-vllm` registers a plugin of vLLM, which does nothing until it is asked for: by
 ROUTECAP_VLLM=1 or by its name, routecap, in VLLM_PLUGINS, for engines with
 `--enable-return-routed-experts`. Programs may call `install` instead.
 
