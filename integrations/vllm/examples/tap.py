@@ -1,14 +1,4 @@
-"""A vLLM worker that captures the routing of every request, for engines with vLLM's V1 model
-runner. To be taken as it is:
-
-    llm = LLM(model, worker_cls="tap.CPURoutingWorker")
-    ...
-    routing = llm.collective_rpc("take_routing", args=(request_id, tokens))[0]      # when the request has ended
-
-`request_id` is the engine's own, which add_request returns: what a caller chose, and a suffix.
-`tokens` is the length of the sequence, prompt and output. The routing has a row, [layers, k], for
-each token but the last, which was never input. Rows that nobody captured are missing in it, and it
-says so (routing.missing).
+"""What captures the routing of every request in a vLLM worker: worker.py has the worker.
 
 It drives the capturer itself, as it has to supply the rows of cached prefixes.
 `routecap_vllm.routed_experts_capturer`, which dropin.py uses, does not know them; it stands in for
@@ -21,7 +11,6 @@ from functools import partial
 import numpy as np
 import routecap
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
-from vllm.v1.worker.cpu_worker import CPUWorker
 
 
 class Sequence:
@@ -66,9 +55,8 @@ class RoutingTap:
         self._in_flight = deque()  # steps that may still be in a slot
 
         for layer, (_, router) in enumerate(sorted(routers.items())):
-            router.set_capture_fn(
-                partial(self.capturer.record, layer)
-            )  # called with the ids as chosen, before load balancing maps them
+            # Called with the ids as chosen, before load balancing maps them.
+            router.set_capture_fn(partial(self.capturer.record, layer))
         model.register_forward_pre_hook(
             lambda module, args, kwargs: self.capturer.begin(kwargs["positions"].shape[-1]),
             with_kwargs=True,
@@ -87,13 +75,12 @@ class RoutingTap:
             self._open[new.req_id] = Sequence(self.capturer.open(new.req_id))
 
         if len(self._in_flight) == self.capturer.slots - 1:
-            self._in_flight.popleft().wait()  # has landed long ago; a step that finds no slot would be lost
-        self._in_flight.append(
-            self.capturer.issue(self._spans(scheduled, runner.input_batch), tag=self.tag)
-        )
-        self._attach_prefixes(
-            scheduled, runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        )
+            # It has landed long ago; a step that finds no slot would be lost.
+            self._in_flight.popleft().wait()
+        spans = self._spans(scheduled, runner.input_batch)
+        self._in_flight.append(self.capturer.issue(spans, tag=self.tag))
+        cache = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec
+        self._attach_prefixes(scheduled, cache.block_size)
 
     def _spans(self, scheduled, batch):
         """Whose the rows of the step are: each request's lie together, at the positions from its
@@ -105,9 +92,8 @@ class RoutingTap:
         spans, row = [], 0
         for request_id, position in zip(batch.req_ids, batch.num_computed_tokens_cpu):
             rows = scheduled.num_scheduled_tokens[request_id]
-            if sequence := self._open.get(
-                request_id
-            ):  # it may have ended, and the step was scheduled ahead
+            # It may have ended, and the step was scheduled ahead.
+            if sequence := self._open.get(request_id):
                 spans.append((sequence.request, position, 0, row, rows, 0, 0))
             row += rows
         return np.array(spans, routecap.span_dtype)
@@ -131,15 +117,13 @@ class RoutingTap:
             elif block_ids is not None:
                 self._computed_by.update(dict.fromkeys(block_ids[0], self._open.get(request_id)))
         for request_id, block_ids, tokens in beginning:
-            self._computed_by.update(
-                dict.fromkeys(block_ids[0][tokens // block_size :], self._open.get(request_id))
-            )
+            blocks = block_ids[0][tokens // block_size :]
+            self._computed_by.update(dict.fromkeys(blocks, self._open.get(request_id)))
 
         for request_id, block_ids, tokens in beginning if self.supply_prefixes else ():
             sequence = self._open.get(request_id)
-            source = (
-                self._computed_by.get(block_ids[0][(tokens - 1) // block_size]) if tokens else None
-            )
+            last = block_ids[0][(tokens - 1) // block_size] if tokens else None
+            source = self._computed_by.get(last)
             if sequence is None or source is None or source is sequence:
                 continue
             routing = source.routing
@@ -156,61 +140,11 @@ class RoutingTap:
                 del self._ended[next(iter(self._ended))]
 
     def take(self, request_id, tokens):
-        """The routing of a request that has ended, also if the scheduler has not said so yet; None
-        if there is none, or it was taken.
-        """
+        """The routing of a request that has ended, whether the scheduler has said so or not; once."""
         self._end(request_id)
         sequence = self._ended.pop(request_id, None)
         if sequence is None:
             return None
         sequence.routing.wait()
-        return sequence.routing[
-            : tokens - 1
-        ]  # a step that was scheduled ahead may have computed one row more
-
-
-class RoutingWorker:
-    """What a worker class of vLLM gets in addition:
-    `class GPURoutingWorker(RoutingWorker, vllm.v1.worker.gpu_worker.Worker)`, for instance.
-    """
-
-    def __init__(self, vllm_config, *args, **kwargs):
-        parallel = vllm_config.parallel_config
-        if (
-            vllm_config.speculative_config
-            or vllm_config.kv_transfer_config
-            or parallel.data_parallel_size > 1
-            or parallel.use_ubatching
-        ):
-            raise ValueError(
-                "rows of drafts, of tokens that other engines computed, and of parts of a batch are"
-                " not captured here"
-            )
-        super().__init__(vllm_config, *args, **kwargs)
-        self.tap = None
-
-    def load_model(self, *args, **kwargs):
-        super().load_model(*args, **kwargs)
-        config = self.vllm_config
-        self.tap = RoutingTap(
-            self.model_runner.model,
-            config.model_config,
-            config.scheduler_config.max_num_batched_tokens,
-        )
-
-    def execute_model(self, scheduler_output):
-        output = super().execute_model(scheduler_output)
-        self.tap.step(scheduler_output, self.model_runner)
-        return output
-
-    def shutdown(self):
-        super().shutdown()
-        if self.tap is not None:
-            self.tap.capturer.close()
-
-    def take_routing(self, request_id, tokens):
-        return self.tap.take(request_id, tokens)
-
-
-class CPURoutingWorker(RoutingWorker, CPUWorker):
-    pass
+        # A step that was scheduled ahead may have computed one row more.
+        return sequence.routing[: tokens - 1]

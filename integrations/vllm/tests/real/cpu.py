@@ -1,6 +1,6 @@
 """vLLM's engine, of any release from 0.21 on, without a GPU. Import it before vllm.
 
-What its kernels do, PyTorch does, as in integrations/vllm/examples/cpu_kernels.py, and Triton's interpreter runs
+What its kernels do, PyTorch does, as in ../worker/cpu_kernels.py, and Triton's interpreter runs
 those of model runner V2. It shows what the host does, and nothing about the device.
 """
 

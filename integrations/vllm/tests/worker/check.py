@@ -5,7 +5,7 @@ row of every request judged.
 usage: check.py [--ahead] [--dropin] FOLDER TEXT
 
 FOLDER: the model, on bytes. TEXT: for its prompts. --ahead: steps are scheduled ahead, as on a GPU.
---dropin: with the worker of dropin.py.
+--dropin: with the worker of dropin.py. Both workers are those of ../../examples.
 
 Each row is compared with the ids that the engine's experts were computed for, in their order
 (oracle.Recording), and with those of the same tokens in one forward pass of transformers, as sets
@@ -351,7 +351,7 @@ def main():
     dropin = "--dropin" in options
     engine = Engine(
         folder,
-        "dropin.DropInWorker" if dropin else "tap.CPURoutingWorker",
+        "dropin.DropInWorker" if dropin else "worker.CPURoutingWorker",
         ahead="--ahead" in options,
     )
     judge = Judge(engine, Reference(folder))
