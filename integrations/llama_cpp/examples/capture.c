@@ -42,17 +42,6 @@ enum {
     SHOWN_BLOCKS = 4
 };
 
-static struct tap tap;
-
-static int32_t check(int32_t status, const char *what) {
-    if (status < 0) die("%s: %s: %s", what, tap.api->status_name(status), tap.api->last_error());
-    return status;
-}
-
-static void must(bool done) {
-    if (!done) die("%s", tap.error);
-}
-
 /* ---- A trace without routecap ---------------------------------------------------------------- */
 
 static struct {
@@ -165,32 +154,19 @@ static void show_load(const uint64_t *load, const routecap_config *config) {
 
 /* ---- Files --------------------------------------------------------------------------------- */
 
-/* Opens FOLDER/request-N.KIND to be written. */
-static FILE *create(const char *folder, int request, const char *kind) {
-    char path[4096];
+/* FOLDER/request-N.KIND, until the next call. */
+static const char *path_of(const char *folder, int request, const char *kind) {
+    static char path[4096];
     snprintf(path, sizeof path, "%s/request-%d.%s", folder, request, kind);
-    FILE *file = fopen(path, "wb");
-    if (file == NULL) die("%s cannot be written", path);
-    return file;
-}
-
-static void write_routing(const char *folder, int request, const routecap_routing *routing) {
-    uint64_t bytes = 0;
-    tap.api->routing_serialize(routing, NULL, 0, &bytes);
-    void *data = malloc(bytes);
-    if (data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, data, bytes, NULL), "routing_serialize");
-    FILE *file = create(folder, request, "routecap");
-    if (fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
-        die("a routing cannot be written");
-    free(data);
+    return path;
 }
 
 /* Tokens as JSON. Each is one byte here; one beyond ASCII is part of a character and stands as
  * U+DC80 to U+DCFF. */
 static void write_text(const char *folder, int request, const unsigned char *text, const int *step,
                        int length, int prompt) {
-    FILE *file = create(folder, request, "json");
+    FILE *file = fopen(path_of(folder, request, "json"), "w");
+    if (file == NULL) die("%s cannot be written", path_of(folder, request, "json"));
     fprintf(file, "{\"prompt_tokens\": %d, \"tokens\": [", prompt);
     for (int t = 0; t < length; t++) {
         const bool plain = text[t] >= ' ' && text[t] < 0x7F && text[t] != '"' && text[t] != '\\';
@@ -226,12 +202,6 @@ static void read_prompt(struct sequence *sequence, char *argument) {
     sequence->prompt = (int)fread(sequence->text, 1, (size_t)bytes, file);
     if (sequence->prompt < 1) die("%s is empty", argument);
     fclose(file);
-}
-
-static llama_token best_token(const float *logits, int tokens) {
-    llama_token best = 0;
-    for (int t = 1; t < tokens; t++) best = logits[t] > logits[best] ? t : best;
-    return best;
 }
 
 int main(int argc, char **argv) {
@@ -334,7 +304,9 @@ int main(int argc, char **argv) {
                        (status != expected) + (!prune && verdict.missing > 0);
         rows += verdict.rows;
         if (folder != NULL) {
-            write_routing(folder, s, routing);
+            struct bytes bytes = serialized(routing);
+            write_file(path_of(folder, s, "routecap"), bytes);
+            free(bytes.data);
             write_text(folder, s, all[s].text, all[s].step, all[s].length, all[s].prompt);
         }
         api->routing_free(routing);

@@ -23,39 +23,7 @@
 
 enum { CONTEXT = 1024, BLOCK_ROWS = 16, GENERATE = 24 };
 
-static struct tap tap;
-
-static int32_t check(int32_t status, const char *what) {
-    if (status < 0) die("%s: %s: %s", what, tap.api->status_name(status), tap.api->last_error());
-    return status;
-}
-
-static void must(bool done) {
-    if (!done) die("%s", tap.error);
-}
-
 /* ---- Bytes --------------------------------------------------------------------------------- */
-
-struct bytes {
-    unsigned char *data;
-    uint64_t count;
-};
-
-static struct bytes serialized(const routecap_routing *routing) {
-    struct bytes bytes = {NULL, 0};
-    tap.api->routing_serialize(routing, NULL, 0, &bytes.count);
-    bytes.data = malloc(bytes.count);
-    if (bytes.data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, bytes.data, bytes.count, NULL), "routing_serialize");
-    return bytes;
-}
-
-static void write_file(const char *path, struct bytes bytes) {
-    FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(bytes.data, 1, bytes.count, file) != bytes.count ||
-        fclose(file) != 0)
-        die("%s cannot be written", path);
-}
 
 static struct bytes read_file(const char *path) {
     FILE *file = fopen(path, "rb");

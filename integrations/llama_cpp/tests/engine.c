@@ -27,35 +27,12 @@ struct sequence {
     int count; /* of made */
 };
 
-static struct tap tap;
-
-static void must(bool done) {
-    if (!done) die("%s", tap.error);
-}
-
-static void check(int32_t status) {
-    if (status < 0) die("%s: %s", tap.api->status_name(status), tap.api->last_error());
-}
-
-static llama_token best_token(const float *logits, int tokens) {
-    llama_token best = 0;
-    for (int t = 1; t < tokens; t++) best = logits[t] > logits[best] ? t : best;
-    return best;
-}
-
-/* Writes a routing in the serialised form. */
 static void save(const routecap_routing *routing, const char *folder, int number) {
     char path[4096];
-    uint64_t bytes = 0;
-    tap.api->routing_serialize(routing, NULL, 0, &bytes);
-    void *data = malloc(bytes);
-    if (data == NULL) die("out of memory");
-    check(tap.api->routing_serialize(routing, data, bytes, NULL));
+    struct bytes bytes = serialized(routing);
     snprintf(path, sizeof path, "%s/request-%d.routecap", folder, number);
-    FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0)
-        die("%s cannot be written", path);
-    free(data);
+    write_file(path, bytes);
+    free(bytes.data);
 }
 
 int main(int argc, char **argv) {
@@ -134,7 +111,7 @@ int main(int argc, char **argv) {
     for (int s = 0; s < sequences; s++) {
         routecap_routing *routing;
         must(tap_end(&tap, s, &routing));
-        check(api->routing_wait(routing, -1));
+        check(api->routing_wait(routing, -1), "routing_wait");
         save(routing, argv[3], s);
         api->routing_free(routing);
         for (int i = 0; i < all[s].count; i++) printf("%d ", (int)all[s].made[i]);

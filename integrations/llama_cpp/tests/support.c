@@ -16,6 +16,17 @@ void die(const char *format, ...) {
     exit(1);
 }
 
+struct tap tap;
+
+int32_t check(int32_t status, const char *what) {
+    if (status < 0) die("%s: %s: %s", what, tap.api->status_name(status), tap.api->last_error());
+    return status;
+}
+
+void must(bool done) {
+    if (!done) die("%s", tap.error);
+}
+
 const routecap_api *load_routecap(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) die("%s", dlerror());
@@ -51,4 +62,26 @@ void add_token(struct llama_batch *batch, llama_token token, llama_pos position,
     batch->n_seq_id[i] = 1;
     batch->seq_id[i][0] = sequence;
     batch->logits[i] = logits;
+}
+
+llama_token best_token(const float *logits, int tokens) {
+    llama_token best = 0;
+    for (int t = 1; t < tokens; t++) best = logits[t] > logits[best] ? t : best;
+    return best;
+}
+
+struct bytes serialized(const routecap_routing *routing) {
+    struct bytes bytes = {NULL, 0};
+    tap.api->routing_serialize(routing, NULL, 0, &bytes.count);
+    bytes.data = malloc(bytes.count);
+    if (bytes.data == NULL) die("out of memory");
+    check(tap.api->routing_serialize(routing, bytes.data, bytes.count, NULL), "routing_serialize");
+    return bytes;
+}
+
+void write_file(const char *path, struct bytes bytes) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL || fwrite(bytes.data, 1, bytes.count, file) != bytes.count ||
+        fclose(file) != 0)
+        die("%s cannot be written", path);
 }
