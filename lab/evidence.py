@@ -1,83 +1,85 @@
 #!/usr/bin/env python3
-"""The table of lab/evidence.md: one line for each measurement in lab/results, read from
-the files themselves. The commit is what the file says that it measured: the first that it names.
+"""The table of lab/evidence.md: one line for each measurement in lab/results, by
+lab/results/table.json, which says what was measured, its figure, the device, date and commit, and
+the file; `also` has more files of it.
 
-evidence.py writes the table. evidence.py --check fails if it is stale.
+evidence.py writes the table. evidence.py --check fails if the table is stale, a file of results is in
+none of its lines or in two, or a figure or a commit is not in the line's files. A line with an empty
+figure is of a file that counts: the figure is added up from it.
 """
 
 import json
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "lab/results"
+LINES = RESULTS / "table.json"
 PAGE = ROOT / "lab/evidence.md"
 BEGIN, END = "<!-- by lab/evidence.py -->\n", "<!-- end -->\n"
-HASH = re.compile(r"(?<!of )\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7,12}\b")
+COMMIT_BESIDE = {"full/replay.txt", "full/sglang.txt"}  # what they are of, the history says alone
 
 
 def counted(data: dict) -> str:
-    """What a soak or the fuzzers counted; nothing for other files."""
+    """What a soak or the fuzzers counted."""
     if "executions" in data:
         return f"{data['executions']:,} inputs in {data['cpu_hours']} hours of processor time"
     runs = [data, *data.get("runs", [])]
     sums = [run["sum"] for run in runs if "sum" in run]
     if "sum" not in data:
         sums += [run for run in runs if "cells_wrong" in run]
-    if not sums:
-        return ""
     steps, compared, wrong = (
         sum(part[key] for part in sums) for key in ("steps", "cells_compared", "cells_wrong")
     )
     return f"{steps:,} steps, {compared:,} cells compared, {wrong} wrong"
 
 
-def heading(text: str) -> str:
-    """The first line, with those in which its sentence goes on: a full line may not be its end."""
-    lines = text.splitlines()
-    count = 1
-    while len(lines[count - 1]) >= 100 and "".join(lines[count : count + 1])[:1].islower():
-        if lines[count - 1].endswith(":"):
-            break
-        count += 1
-    return " ".join(lines[:count])
+def files(line: dict) -> list[str]:
+    return [line["file"], *line.get("also", [])]
 
 
-def line(name: str, files: list[pathlib.Path]) -> str:
-    """One measurement, which has a text, a JSON file, or both."""
-    texts = [file.read_text() for file in files if file.suffix != ".json"]
-    data = next((json.loads(file.read_text()) for file in files if file.suffix == ".json"), {})
-    title = data.get("title") or (heading(texts[0]) if texts else data.get("device", ""))
-    said = ": ".join(filter(None, [title.rstrip(":."), counted(data)])).replace("|", "/")
-    said = re.sub(r"--\w+", r"`\g<0>`", said)  # or the site would make a dash of it
-    named = HASH.findall("\n".join([*texts, json.dumps(data)]))
-    commit = named[0 if texts else -1][:7] if named else ""  # of several runs the last one's
-    link = f"[{name}]({min(files, key=lambda f: f.suffix == '.json').relative_to(PAGE.parent)})"
-    return f"| {link} | {said} | {commit} |"
+def wrong(lines: list[dict]) -> Iterator[str]:
+    """What the lines say that is not so."""
+    named = [file for line in lines for file in files(line)]
+    there = {str(file.relative_to(RESULTS)) for file in RESULTS.rglob("*.*")} - {LINES.name}
+    yield from (f"{file} is in no line" for file in sorted(there - set(named)))
+    yield from (f"{file} is in two lines" for file in {f for f in named if named.count(f) > 1})
+    yield from (f"there is no {file}" for file in sorted(set(named) - there))
+    for line in lines:
+        text = "\n".join((RESULTS / file).read_text() for file in files(line) if file in there)
+        numbers = set(re.findall(r"[+-]?\d[\d.,e+-]*\d|\d", text))
+        numbers |= {each.lstrip("+-") for each in numbers}
+        for figure in re.findall(r"(?<![\w.-])[+-]?\d(?:[\d.,e-]*\d)?", line["figure"]):
+            if figure not in numbers:
+                yield f"{line['file']}: {figure} is in none of its files"
+        for commit in line["commit"].split(", "):
+            if commit not in text and line["file"] not in COMMIT_BESIDE:
+                yield f"{line['file']}: {commit} is in none of its files"
 
 
-def table() -> str:
-    found: dict[str, list[pathlib.Path]] = {}
-    for file in sorted(RESULTS.rglob("*.*")):
-        found.setdefault(str(file.relative_to(RESULTS).with_suffix("")), []).append(file)
-    lines = ["| file | what was measured | commit |", "|---|---|---|"]
-    for name, files in found.items():
-        if not any(name.startswith(other + "_") for other in found):  # more data of that one
-            lines.append(line(name, files))
-    return "\n".join([*lines, ""])
+def table(lines: list[dict]) -> str:
+    made = ["| what was measured | figure | on | date | commit | file |", "|---|---|---|---|---|---|"]
+    for line in lines:
+        figure = line["figure"] or counted(json.loads((RESULTS / line["file"]).read_text()))
+        link = f"[{line['file']}](results/{line['file']})"
+        cells = [line["what"], figure, line["device"], line["date"], line["commit"], link]
+        made.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*made, ""])
 
 
 def main() -> int:
-    check, page = "--check" in sys.argv, PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    made = before + BEGIN + table() + END + rest.split(END)[1]
-    if not check:
+    lines = json.loads(LINES.read_text())
+    faults = list(wrong(lines))
+    before, rest = PAGE.read_text().split(BEGIN)
+    made = before + BEGIN + table(lines) + END + rest.split(END)[1]
+    if "--check" not in sys.argv:
         PAGE.write_text(made)
-    elif made != page:
-        print("lab/evidence.md is stale: python3 lab/evidence.py")
-        return 1
-    return 0
+    elif made != PAGE.read_text():
+        faults.append("lab/evidence.md is stale: python3 lab/evidence.py")
+    print(*faults, sep="\n", end="\n" * bool(faults))
+    return bool(faults)
 
 
 sys.exit(main())

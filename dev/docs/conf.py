@@ -150,7 +150,6 @@ lab/matrix
 
 docs/load
 docs/diagnostics
-lab/scale
 ```
 ```{toctree}
 :hidden:
@@ -184,7 +183,6 @@ docs/compatibility
 docs/performance
 lab/README
 lab/evidence
-lab/repeat
 docs/failures
 docs/comparison
 Replay, measured <lab/results/replay_h200>
