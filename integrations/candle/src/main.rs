@@ -13,6 +13,7 @@
 //! --save writes each request's routing to FOLDER/request-0.routecap and so on, for
 //! `routecap show FOLDER`.
 
+#[path = "../../../examples/report.rs"]
 mod report;
 mod tap;
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! writes each request's routing to FOLDER/request-0.routecap and so on, for
 //! `routecap show FOLDER`.
 
+#[path = "../../../../examples/report.rs"]
 mod report;
 mod tap;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the program does with a request's routing.
+//! What a program in Rust does with a request's routing: those of candle and llama.cpp share it.
 
 use std::path::Path;
 
