@@ -60,7 +60,10 @@ def wrong(lines: list[dict]) -> Iterator[str]:
 
 
 def table(lines: list[dict]) -> str:
-    made = ["| what was measured | figure | on | date | commit | file |", "|---|---|---|---|---|---|"]
+    made = [
+        "| what was measured | figure | on | date | commit | file |",
+        "|---|---|---|---|---|---|",
+    ]
     for line in lines:
         figure = line["figure"] or counted(json.loads((RESULTS / line["file"]).read_text()))
         link = f"[{line['file']}](results/{line['file']})"

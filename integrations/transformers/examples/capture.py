@@ -81,9 +81,7 @@ def differences(routing, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model")
     parser.add_argument("prompts", nargs="+")
     parser.add_argument("--tokens", type=int, default=40)
@@ -95,8 +93,7 @@ def main():
     wrong = cells = 0
 
     with attach(model) as capture:
-        # Generation: a routing for each row. The last token was never routed, and padding has no
-        # rows.
+        # Generation: a routing for each row; the last token was never routed, padding has none.
         out = model.generate(
             input_ids=tokens,
             attention_mask=mask,
@@ -110,17 +107,12 @@ def main():
         texts = [row[int(keep.argmax()) :].tolist() for row, keep in zip(out, mask)]
         for row, (text, routing) in enumerate(zip(texts, routings)):
             describe(f"sequence {row}, {bytes(text)!r}", text, routing)
-            seen = torch.cat(
-                [
-                    first.unflatten(0, mask.shape)[row][mask[row].bool()],
-                    *(step[row : row + 1] for step in steps),
-                ]
-            )
+            prompt = first.unflatten(0, mask.shape)[row][mask[row].bool()]
+            seen = torch.cat([prompt, *(step[row : row + 1] for step in steps)])
             wrong += differences(routing, seen[: routing.rows])
             cells += routing.rows * routing.layers
 
-        # Training: the same sequences one behind another, without padding. Where position_ids begin
-        # again, a sequence begins.
+        # Training: the same sequences packed. Where position_ids begin again, a sequence begins.
         packed = torch.tensor([sum(texts, [])])
         positions = torch.cat([torch.arange(len(text)) for text in texts])[None]
         model.train()
@@ -135,9 +127,8 @@ def main():
             cells += routing.rows * routing.layers
     changed = 0
     for routing, again in zip(routings, trained):
-        changed += differences(
-            routing, torch.from_numpy(np.sort(again.ids()[: routing.rows].astype(np.int64), -1))
-        )
+        ids = np.sort(again.ids()[: routing.rows].astype(np.int64), -1)
+        changed += differences(routing, torch.from_numpy(ids))
     print(
         f"{len(trained)} packed sequences of {[routing.rows for routing in trained]} rows;"
         f" {changed} cells differ from those of the generation"

@@ -13,5 +13,5 @@ set +e
 check "replay brings a trainer's forward closer to the generation, wrong rows drive it away" \
     "$transformers_python" integrations/replay/examples/gap/measure.py tests/model/weights --device cpu --json "$build/replay.json" --markdown "$build/replay.md"
 cat "$build/replay.md"
-tests "tests" "$transformers_python" -m pytest integrations/replay/examples/gap integrations/replay/examples/grpo
+tests "tests" "$transformers_python" -m pytest integrations/replay/tests/test_measure.py integrations/replay/tests/test_rollouts.py
 closing

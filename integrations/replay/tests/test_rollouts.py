@@ -1,4 +1,4 @@
-"""The checks of the example find what they are there for."""
+"""examples/grpo: its checks find what they are there for."""
 
 import numpy as np
 import pytest
