@@ -8,7 +8,6 @@ a module that vLLM had until 0.21, and finds the routers of more kinds of layers
 from collections import deque
 from functools import partial
 
-import numpy as np
 import routecap
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
 
@@ -72,7 +71,7 @@ class RoutingTap:
         if scheduled.total_num_scheduled_tokens == 0:
             return  # no forward pass
         for new in scheduled.scheduled_new_reqs:
-            self._open[new.req_id] = Sequence(self.capturer.open(new.req_id))
+            self._open[new.req_id] = Sequence(self.capturer.open())
 
         if len(self._in_flight) == self.capturer.slots - 1:
             # It has landed long ago; a step that finds no slot would be lost.
@@ -89,14 +88,15 @@ class RoutingTap:
         After a preemption positions come again. They keep the rows under which their tokens were
         sampled.
         """
-        spans, row = [], 0
+        spans, count, row = routecap.spans(len(batch.req_ids)), 0, 0
         for request_id, position in zip(batch.req_ids, batch.num_computed_tokens_cpu):
             rows = scheduled.num_scheduled_tokens[request_id]
             # It may have ended, and the step was scheduled ahead.
             if sequence := self._open.get(request_id):
-                spans.append((sequence.request, position, 0, row, rows, 0, 0))
+                spans[count] = (sequence.request.handle, position, 0, row, rows, 0, 0)
+                count += 1
             row += rows
-        return np.array(spans, routecap.span_dtype)
+        return spans[:count]
 
     def _attach_prefixes(self, scheduled, block_size):
         """Supply the rows of tokens that came out of the prefix cache, from the request that
