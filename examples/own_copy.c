@@ -1,7 +1,7 @@
 /*
  * An engine on a device that routecap has no backend for. The engine issues each step when it is
  * enqueued, and copies the ids to host memory itself. Whoever sees that a copy has arrived hands it
- * to routecap. The engine's thread waits only if all slots hold steps in flight.
+ * to routecap. The engine's thread waits only if config.slots steps are in flight.
  *
  * The device is imitated by a thread, which runs behind the engine's.
  */
@@ -87,8 +87,8 @@ int main(void) {
             spans[row].sink_row = row;
             spans[row].rows = 1;
         }
-        if (step >= SLOTS - 1) /* so that a slot is free */
-            check(routecap_step_finalize(capturer, tickets[step - (SLOTS - 1)], -1, NULL), "wait");
+        if (step >= SLOTS) /* so that this one may be in flight */
+            check(routecap_step_finalize(capturer, tickets[step - SLOTS], -1, NULL), "wait");
         check(routecap_step_issue(capturer, spans, sizeof *spans, REQUESTS, &options, NULL,
                                   &tickets[step], NULL),
               "issue");

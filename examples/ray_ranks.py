@@ -96,7 +96,7 @@ class Rank:
             for layer in range(len(self.part.layers)):
                 forward.record(layer, ids[:, layer])  # behind the router of each layer
             step = forward.issue(spans[spans["rows"] > 0], tag=WEIGHTS_VERSION)
-        step.wait()  # as an engine's own pace does: steps beyond the slots would be lost
+        step.wait()  # as an engine's own pace does: steps beyond `slots` would be lost
 
     def finish(self, sequence: int, rows: int) -> routecap.Routing:
         routing = self.requests.pop(sequence).finish(rows)

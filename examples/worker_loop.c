@@ -104,8 +104,8 @@ int main(void) {
         forward(capturer, &batch);
 
         const routecap_step previous = step;
-        if (previous >= SLOTS - 1) /* an engine's own pace: steps beyond the slots would be lost */
-            CHECK(routecap_step_finalize(capturer, previous - (SLOTS - 2), -1, NULL));
+        if (previous >= SLOTS) /* an engine's own pace: steps beyond these would be lost */
+            CHECK(routecap_step_finalize(capturer, previous - (SLOTS - 1), -1, NULL));
         const routecap_issue_options options = {.struct_size = sizeof options,
                                                 .tag = 42, /* the weights' version */
                                                 .positions = batch.positions,

@@ -106,8 +106,9 @@
  *   span       Consecutive sink rows of one step that belong to one request. Their positions are
  *              consecutive too, unless the engine gives them in device memory
  *              (ROUTECAP_SPAN_DEVICE_POSITIONS).
- *   slot       Memory that holds the rows of one step while the step is in flight. A place in the
- *              engine's KV cache is called a cache slot (store.h).
+ *   slot       Memory that holds the rows of one step while the step is in flight. There is one for
+ *              each step that may be in flight, and one more for the pass that is not issued yet.
+ *              A place in the engine's KV cache is called a cache slot (store.h).
  *   block      The rows that a store keeps under one key (store.h). A block of missing cells
  *              (reading.h) is something else.
  *   request    A token sequence that is being captured, identified by a 64-bit handle. Using the

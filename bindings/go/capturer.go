@@ -51,7 +51,7 @@ type Config struct {
 	Experts uint32 // ids are in [0, Experts), zero experts included; K..MaxExperts
 	// sink rows: the most tokens of one forward pass, padding included; 1..MaxRows
 	Rows      uint32
-	Slots     uint32 // each holds one step in flight, 1..MaxSlots; default 4 (Issue)
+	Slots     uint32 // steps that may be in flight, 1..MaxSlots; default 2 (Issue)
 	SinkDType DType  // of the library's sink: I16 (default), I32 or I64
 	// ConfigMayLose for steps that are lost on the host, ConfigChecked for errors at slips
 	Flags       ConfigFlags

@@ -262,7 +262,7 @@ func TestALostStepIsAnErrorWithAValidTicket(t *testing.T) {
 		t.Fatalf("%#v", err)
 	}
 	want := "routecap_step_issue: step 2 is lost: " + lost.Text + " (ROUTECAP_LOST)"
-	const why = "no slot was free"
+	const why = "this step was issued while as many steps were in flight"
 	if err.Error() != want || !strings.HasPrefix(lost.Text, why) || result.Text != lost.Text {
 		t.Fatalf("%q, not %q", err, want)
 	}

@@ -44,7 +44,7 @@ var ErrClosed = errors.New("routecap: " + closed.Text)
 // closed is the outcome of those calls.
 var closed = Result{ErrState, "closed"}
 
-// LostError is what Issue says of a step that is lost: no slot was free or its copy failed, and all
+// LostError is what Issue says of a step that is lost: too many were in flight or its copy failed, and all
 // its rows are missing. It is an error so that nobody overlooks it, and the only one with which a
 // call has done something: the step has its ticket, which all calls take.
 //

@@ -217,8 +217,8 @@ typedef int32_t routecap_status; /* @one_of(ROUTECAP_ERR_*): an error; or a `@su
 /* Partial success. */
 #define ROUTECAP_INCOMPLETE 1   /* @success @text: some cells of the result are missing */
 #define ROUTECAP_LOST 2         /* @success @text: the step has a ticket, but all its rows are
-                                   missing: no slot was free, its copy failed, or its rows did not
-                                   arrive */
+                                   missing: too many were in flight, its copy failed, or its rows
+                                   did not arrive */
 #define ROUTECAP_PENDING 3      /* @success: not landed yet */
 #define ROUTECAP_PARTIAL 4      /* @success @text: the status of some items of an array is not
                                    ROUTECAP_OK; or routecap_capturer_probe found something in some

@@ -77,9 +77,9 @@ extern "C" {
                                               memory are missing */
 #define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no worker thread: calls of the caller file the
                                               steps; see routecap_capturer_progress */
-#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: if no slot is free, begin loses the new
-                                              step, as on a device, instead of filing the oldest one
-                                              first */
+#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a step is lost if too many are in
+                                              flight, as on a device, instead of the oldest one
+                                              being filed by begin */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: mistakes in the order
                                               of calls are errors (ROUTECAP_ERR_NOT_BEGUN to
                                               ROUTECAP_ERR_TWO_THREADS). ROUTECAP_CHECKED=1 in the
@@ -126,8 +126,8 @@ typedef struct routecap_config {
                                       layer_experts is set */
     uint32_t rows;                 /* sink rows: the most tokens of one forward pass, padding
                                       included, in 1..ROUTECAP_MAX_ROWS. Required */
-    uint32_t slots;                /* room for this many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
-                                      How many may be in flight: see routecap_step_issue */
+    uint32_t slots;                /* steps that may be in flight, 1..ROUTECAP_MAX_SLOTS;
+                                      default 2. A step that is issued beyond is lost */
     routecap_dtype sink_dtype;     /* of the sink that the library allocates: ROUTECAP_DTYPE_I16
                                       (default), _I32 or _I64 */
     routecap_config_flags flags;   /* ROUTECAP_CONFIG_*; default none */
@@ -228,11 +228,10 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  * beyond `rows` are missing. If the previous forward pass was not issued, begin discards it. A
  * begin that is replayed in a graph does that too.
  *
- * On the host backend, if all slots hold steps in flight, begin files the oldest one on the calling
- * thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. So no step is lost. Filing takes as long as
- * copying the rows of that step. If another thread is filing a step at that moment, begin waits
- * until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free,
- * the step is lost.
+ * On the host backend, if config.slots steps are in flight, begin files the oldest one on the
+ * calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. So no step is lost. Filing takes as
+ * long as copying the rows of that step. If another thread is filing a step at that moment, begin
+ * waits until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing.
  *
  * Capturable.
  *
@@ -369,20 +368,11 @@ typedef struct routecap_issue_options {
  * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
  * refuses a span. Memory that a step in flight still needs is not freed.
  *
- * Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
- * discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
- * missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass
- * chooses the slot of that pass; for the first pass, create does. If no slot was free then, what
- * happens depends on how begin runs:
- *   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
- *     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
- *     by routecap_step_finalize. For the host backend, see routecap_step_begin.
- *   - Begin is replayed as part of a graph. It cannot look again: the pass is lost, even if steps
- *     have landed in the meantime. To lose no step, when you call the issue before a replay, have
- *     at most slots - 2 steps in flight, not counting the one that you issue. To look for a free
- *     slot again, call routecap_step_discard before the replay.
- *   - There is no begin, as the rows arrive later (ROUTECAP_SNAPSHOT_LATER). The issue of the pass
- *     looks for a free slot again; see routecap_step_arrive.
+ * Steps in flight. At most config.slots steps may be in flight, whether a begin is called or
+ * replayed in a graph: a step that is issued beyond them is lost. It has a ticket and has landed,
+ * all its rows are missing (LOST), and issue returns ROUTECAP_LOST. To lose none, call
+ * routecap_step_finalize of the step issued config.slots steps before this one. A step without
+ * spans is never lost.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
  * DEVICE_POSITIONS. Free the array only after the stream has run this work; with
@@ -434,8 +424,8 @@ ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
  *
  * @param[in] capturer  The capturer.
  * @param[in] step      The ticket.
- * @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: no slot
- *         was free, the call of the driver that failed, or the rows did not arrive);
+ * @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: too
+ *         many were in flight, the call of the driver that failed, or the rows did not arrive);
  *         ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which
  *         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
  * @thread(any)
@@ -532,8 +522,8 @@ typedef struct routecap_stats {
     /* Steps. */
     uint64_t steps_issued; /* @counted: lost ones included */
     uint64_t steps_landed; /* @after(steps_issued): lost ones included */
-    uint64_t steps_lost;   /* @after(steps_issued): no slot was free, the copy failed, or the rows
-                              did not arrive */
+    uint64_t steps_lost;   /* @after(steps_issued): too many were in flight, the copy failed, or the
+                              rows did not arrive */
     /* Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
      * the counts from rows_in_flight to rows_refused. */
     uint64_t rows_issued;      /* @after(steps_issued) */

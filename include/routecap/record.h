@@ -446,10 +446,9 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
  * rows are on their way, and take effect in the order in which they were made. Rows may arrive in
  * any order. Steps are filed in the order in which they were issued.
  *
- * The step holds its slot until its rows have been filed. To lose no step, have at most slots - 1
- * steps in flight when you issue. If there are more, wait for the oldest by routecap_step_finalize,
- * while another thread hands over its rows. If no slot is free, the step is lost, with or without
- * ROUTECAP_CONFIG_MAY_LOSE.
+ * The step is in flight until its rows have been filed. At most config.slots steps may be in
+ * flight: one that is issued beyond them is lost, with or without ROUTECAP_CONFIG_MAY_LOSE. To lose
+ * none, wait for the oldest by routecap_step_finalize, while another thread hands over its rows.
  *
  * Such a capturer never begins a step. Once a step was issued in this way, routecap_step_begin
  * returns ROUTECAP_ERR_STATE; once a step was begun, such an issue does. Set

@@ -32,7 +32,7 @@ __attribute__((format(printf, 2, 3))) static bool fail(struct tap *tap, const ch
 static bool check(struct tap *tap, int32_t status, const char *what) {
     if (status == ROUTECAP_OK) return true;
     return fail(tap, "routecap_%s: %s: %s", what, tap->api->status_name(status),
-                status == ROUTECAP_LOST ? "no slot" : tap->api->last_error());
+                tap->api->last_error());
 }
 
 /* ---- In the forward pass ------------------------------------------------------------------- */
@@ -271,7 +271,7 @@ bool tap_start(struct tap *tap, const routecap_config *config) {
     }
     if (!check(tap, tap->api->capturer_create(config, &tap->capturer), "capturer_create"))
         return false;
-    tap->slots = config->slots > 0 ? config->slots : 4; /* routecap's default */
+    tap->slots = config->slots > 0 ? config->slots : 2; /* routecap's default */
     tap->step = 0;
     return true;
 }
@@ -302,8 +302,8 @@ bool tap_begin(struct tap *tap, const struct llama_batch *batch) {
         if (tap->spans == NULL) return fail(tap, "out of memory");
     }
 
-    /* A step that finds no slot free would be lost: wait for an old one, which has long landed
-     * unless this machine has no core to spare. */
+    /* A step beyond config.slots would be lost: wait for an old one, which has long landed unless
+     * this machine has no core to spare. */
     if (tap->step >= tap->slots)
         tap->api->step_finalize(tap->capturer, tap->step + 1 - tap->slots, -1, NULL);
     if (!check(tap, tap->api->step_begin(tap->capturer, (uint32_t)batch->n_tokens, NULL),

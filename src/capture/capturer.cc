@@ -18,11 +18,12 @@ routecap_memory memory_of(const Config &config) {
     const uint64_t sink = config.external_sink ? 0
                                                : sink_bytes(config.rows, shape, config.sink_dtype) +
                                                      weights_bytes(config.rows, shape);
-    const uint64_t slots = config.role == ROUTECAP_ROLE_OWNER ? config.slots * layout.bytes() : 0;
+    const uint32_t count = config.of_backend().slots;
+    const uint64_t slots = count * layout.bytes();
     const bool host = config.backend == ROUTECAP_BACKEND_HOST;
     m.host_bytes = (host ? sink + slots : 0) + sizeof(Capturer) + size_t{256} * 1024;
     if (config.role == ROUTECAP_ROLE_OWNER)
-        m.host_bytes += config.slots * Steps::bytes_per_slot(config.rows) +
+        m.host_bytes += count * Steps::bytes_per_slot(config.rows) +
                         (config.load ? LoadCounter::bytes(shape) : 0);
     const DeviceMemory device = device_memory_of(config.of_backend());
     m.device_bytes = device.device_bytes;
@@ -44,9 +45,7 @@ CaptureState::CaptureState(const Config &config, uint64_t number, Backend &backe
       steps(config.slots, config.rows),
       registry(config.max_requests),
       load(config.load ? std::make_unique<LoadCounter>(config.shape) : nullptr),
-      worker(number, registry, storage, backend, steps, counters, load.get()) {
-    steps.name(0);
-}
+      worker(number, registry, storage, backend, steps, counters, load.get()) {}
 
 Capturer::Capturer(const Config &config, std::unique_ptr<Backend> backend)
     : config_(config),

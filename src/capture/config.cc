@@ -7,6 +7,7 @@
 #include "base/declared.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "capture/steps.h"
 #include "rows/pages.h"
 
 namespace routecap {
@@ -46,7 +47,7 @@ int32_t read_config(const routecap_config *config, Config &out) {
     out.backend = c.backend;
     out.device = c.device;
     out.rows = c.rows;
-    out.slots = c.slots != 0 ? c.slots : 4;
+    out.slots = c.slots != 0 ? c.slots : 2;
     if (int32_t s = between("slots", out.slots, 1, ROUTECAP_MAX_SLOTS); s < 0) return s;
     out.sink_dtype = c.sink_dtype != 0 ? c.sink_dtype : ROUTECAP_DTYPE_I16;
     if (sink_element_bytes(out.sink_dtype) == 0)
@@ -69,7 +70,7 @@ BackendConfig Config::of_backend() const {
             .backend = backend,
             .device = device,
             .rows = rows,
-            .slots = role == ROUTECAP_ROLE_OWNER ? slots : 0,
+            .slots = role == ROUTECAP_ROLE_OWNER ? Steps::slots_for(slots) : 0,
             .sink_dtype = sink_dtype,
             .external_sink = external_sink,
             .checked = checked,

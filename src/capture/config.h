@@ -15,7 +15,7 @@ struct Config {
     int32_t role = 0;
     int32_t device = 0;
     uint32_t rows = 0;
-    uint32_t slots = 0;  // steps in flight
+    uint32_t slots = 0;  // steps that may be in flight
     int32_t sink_dtype = 0;
 #define ROUTECAP_FLAG(name, member) bool member = false;  // ROUTECAP_CONFIG_name
     ROUTECAP_CONFIG_FLAGS(ROUTECAP_FLAG)

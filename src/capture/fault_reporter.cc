@@ -13,19 +13,20 @@ constexpr std::chrono::seconds kPause{1};      // between two lines of one kind
 constexpr std::chrono::seconds kPatience{10};  // with a step in flight
 
 // What happened, by FaultReporter::Kind.
-constexpr const char *kTexts[] = {"steps lost",
-                                  "steps lost",
-                                  "slips",
-                                  "steps with silent layers",
-                                  "cells with an id out of range",
-                                  "cells with one id twice",
-                                  "cells recorded twice in one step",
-                                  "rows recorded outside the rows begun",
-                                  "rows issued again with other ids",
-                                  "rows refused for memory",
-                                  "rows with positions outside the bounds of their spans",
-                                  "rows of requests that are not open",
-                                  "times the worker found all slots landed"};
+constexpr const char *kTexts[] = {
+    "steps lost",
+    "steps lost",
+    "slips",
+    "steps with silent layers",
+    "cells with an id out of range",
+    "cells with one id twice",
+    "cells recorded twice in one step",
+    "rows recorded outside the rows begun",
+    "rows issued again with other ids",
+    "rows refused for memory",
+    "rows with positions outside the bounds of their spans",
+    "rows of requests that are not open",
+    "times the worker found as many steps landed as may be in flight"};
 
 }  // namespace
 
@@ -71,8 +72,8 @@ void FaultReporter::round(uint32_t filed) {
 
 void FaultReporter::report(Clock::time_point now, uint64_t oldest, Clock::time_point issued,
                            Lines &lines, bool end) {
-    note(kLost, counters_.steps_lost - events_[kFailed].times, ": no slot was free; slots is %u",
-         slots_);
+    note(kLost, counters_.steps_lost - events_[kFailed].times,
+         ": too many were in flight; slots is %u", slots_);
     note(kConflicting, counters_.cells_conflicting, "%s", "");
     note(kDropped, counters_.rows_dropped, "%s", "");
     note(kMismatched, counters_.rows_mismatched, "%s", "");

@@ -19,9 +19,13 @@ class FaultReporter {
 public:
     using Clock = std::chrono::steady_clock;
 
-    FaultReporter(uint64_t number, uint32_t slots, const Shape &shape, const Counters &counters,
-                  const PagePool &pool)
-        : number_(number), slots_(slots), shape_(shape), counters_(counters), pool_(pool) {}
+    FaultReporter(uint64_t number, uint32_t most_in_flight, const Shape &shape,
+                  const Counters &counters, const PagePool &pool)
+        : number_(number),
+          slots_(most_in_flight),
+          shape_(shape),
+          counters_(counters),
+          pool_(pool) {}
 
     // Of the step that was filed: its copy failed; or the device saw a slip of checked mode in it;
     // or none of its rows has a valid cell in so many layers, of which this is the first, because
@@ -66,7 +70,7 @@ private:
     [[gnu::format(printf, 4, 5)]] void note(Kind kind, uint64_t times, const char *detail, ...);
 
     const uint64_t number_;
-    const uint32_t slots_;
+    const uint32_t slots_;  // of the configuration
     const Shape &shape_;
     const Counters &counters_;
     const PagePool &pool_;

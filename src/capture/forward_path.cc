@@ -46,25 +46,18 @@ int32_t ForwardPath::sink_layer(uint32_t layer, routecap_sink *sink) {
     return ROUTECAP_OK;
 }
 
-// Before the device begins a step: it has a slot, if there is one.
-int32_t ForwardPath::prepare_begin(bool capturing, routecap_stream stream) {
+// Before the device begins a step. On the host no step is lost, unless that is wanted.
+int32_t ForwardPath::prepare_begin() {
     if (later_)
         return report(ROUTECAP_ERR_STATE,
                       "the rows of this capturer's steps arrive later: it begins none");
-    if (state_ != nullptr && !capturing && state_->steps.named() == kernels::kNoSlot) {
-        // None was free at the last issue; maybe one is now.
-        Steps &steps = state_->steps;
-        int32_t slot = steps.free_slot();
-        // On the host every step in flight has landed: it only waits to be filed.
-        while (slot == kernels::kNoSlot && config_.backend == ROUTECAP_BACKEND_HOST &&
-               !config_.may_lose) {
-            state_->worker.file_one_step();
-            slot = steps.free_slot();
-            // None was filed if a finish before them waits for memory.
-            if (slot == kernels::kNoSlot) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        steps.name(slot);
-        backend_->name_slot(slot, stream);
+    if (state_ == nullptr || config_.backend != ROUTECAP_BACKEND_HOST || config_.may_lose)
+        return ROUTECAP_OK;
+    // Every step in flight has landed: it only waits to be filed.
+    while (state_->steps.full()) {
+        state_->worker.file_one_step();
+        // None was filed if a finish before them waits for memory.
+        if (state_->steps.full()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return ROUTECAP_OK;
 }
@@ -75,7 +68,7 @@ int32_t ForwardPath::begin(uint32_t rows, routecap_stream stream) {
     if (int32_t s = backend_->enter(stream, capturing); s < 0) return s;
     if (rows > config_.rows)
         return report(ROUTECAP_ERR_CAPACITY, "%u rows, the sink has %u", rows, config_.rows);
-    if (int32_t s = prepare_begin(capturing, stream); s < 0) return s;
+    if (int32_t s = prepare_begin(); s < 0) return s;
     if (int32_t s = backend_->begin(rows, stream); s < 0) return s;
     begins_++;
     begun_ = !capturing;
@@ -108,9 +101,7 @@ int32_t ForwardPath::discard(routecap_stream stream) {
     begun_ = false;
     if (check_) check_->discarded();
     if (state_ == nullptr) return ROUTECAP_OK;
-    Steps &steps = state_->steps;
-    if (steps.named() == kernels::kNoSlot) steps.name(steps.free_slot());
-    backend_->name_slot(steps.named(), stream);
+    backend_->name_slot(state_->steps.named(), stream);
     return ROUTECAP_OK;
 }
 

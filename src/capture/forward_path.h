@@ -53,7 +53,7 @@ public:
 private:
     bool disabled() const { return backend_ == nullptr; }
     int32_t enter_outside_capture(routecap_stream stream);
-    int32_t prepare_begin(bool capturing, routecap_stream stream);
+    int32_t prepare_begin();
     int32_t check_exists(uint32_t layer) const;
 
     // record.cc
@@ -72,7 +72,7 @@ private:
     int32_t check_weights(const routecap_source &s, std::span<const RecordedLayer> layers,
                           RecordSource &source) const;
     int32_t whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
-                       bool capturing, routecap_stream stream);
+                       routecap_stream stream);
 
     // issue.cc
     struct Issue;

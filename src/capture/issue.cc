@@ -57,9 +57,9 @@ struct ForwardPath::Issue {
     const Shape &shape;
     uint64_t ticket;
     int32_t slot;
-    bool lost;                 // there is no slot
+    bool lost;                 // too many steps are in flight
     bool later;                // its rows arrive later
-    Step *step = nullptr;      // the slot's
+    Step *step = nullptr;      // the slot's, unless it is lost
     size_t drafts = 0;         // speculative spans
     uint64_t wanted = 0;       // bytes that all spans take of the budget
     bool reserved = false;     // they have them; otherwise each span asks for its own
@@ -387,8 +387,8 @@ void ForwardPath::append_step(const Issue &issue) {
 // Names the next slot, and has the step's rows brought to the host.
 void ForwardPath::start_copy(const Issue &issue, routecap_stream stream) {
     Steps &steps = state_->steps;
-    if (issue.has_rows() || issue.slot == kernels::kNoSlot) steps.name(steps.free_slot());
     if (!issue.has_rows()) return backend_->name_slot(steps.named(), stream);
+    steps.name(steps.free_slot());
     const DevicePositions positions{issue.options.positions, issue.options.positions_dtype,
                                     issue.positions};
     if (issue.later)
@@ -402,10 +402,7 @@ int32_t ForwardPath::outcome(const Issue &issue) const {
     if (const char *failure = issue.has_rows() ? backend_->failure(issue.slot) : nullptr;
         failure != nullptr)
         return report(ROUTECAP_LOST, "%s", failure);
-    if (issue.lost)
-        return report(
-            ROUTECAP_LOST,
-            "no slot was free for this step: more steps are in flight than config.slots allows");
+    if (issue.lost) return report(ROUTECAP_LOST, "%s", Steps::kLostText);
     return issue.partial ? report(ROUTECAP_PARTIAL,
                                   "spans of unknown requests or beyond the budget were skipped")
                          : ROUTECAP_OK;
@@ -469,19 +466,16 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     if (checked_.size() < count) checked_.resize(count);
     order_.reserve(count);
     const bool later = o.snapshot == ROUTECAP_SNAPSHOT_LATER;
-    if (later && steps.named() == kernels::kNoSlot)  // maybe one is free now
-        if (int32_t s = discard(stream); s < 0) return s;
-    const int32_t slot = steps.named();
     Issue issue{.spans = reinterpret_cast<const char *>(spans),
                 .span_size = span_size,
                 .count = count,
                 .options = o,
                 .shape = *config_.shape,
                 .ticket = steps.next_ticket(),
-                .slot = slot,
-                .lost = slot == kernels::kNoSlot && count > 0,
+                .slot = steps.named(),
+                .lost = count > 0 && steps.full(),
                 .later = later};
-    if (slot != kernels::kNoSlot) issue.step = &steps.step(slot);
+    if (!issue.lost) issue.step = &steps.step(issue.slot);
     if (int32_t s = issue_spans(issue, status, stream); s < 0) return s;
 
     begun_ = false;

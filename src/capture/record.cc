@@ -237,7 +237,7 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
                 check_->check_memory({{l.ids, "ids"}, {l.table, "table"}, {l.weights, "weights"}});
             s < 0)
             return s;
-    if (whole) return whole_step(source, layers, capturing, stream);
+    if (whole) return whole_step(source, layers, stream);
     if (int32_t status = check_forward(source.ids.to); status < 0) return status;
     if (s.rows == 0 || layers.empty()) return ROUTECAP_OK;
     for (const RecordedLayer &l : layers) make_room(l.layer);
@@ -250,8 +250,8 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
 }
 
 int32_t ForwardPath::whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
-                                bool capturing, routecap_stream stream) {
-    if (int32_t s = prepare_begin(capturing, stream); s < 0) return s;
+                                routecap_stream stream) {
+    if (int32_t s = prepare_begin(); s < 0) return s;
     if (int32_t s = backend_->whole_step(source, layers, stream); s < 0) return s;
     begins_++;
     begun_ = false;

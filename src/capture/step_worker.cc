@@ -76,7 +76,7 @@ StepWorker::StepWorker(uint64_t number, Registry &registry, StoragePtr storage, 
       steps_(steps),
       counters_(counters),
       load_(load),
-      reporter_(number, steps.slots(), *shape_, counters, *storage_->pool),
+      reporter_(number, steps.most_in_flight(), *shape_, counters, *storage_->pool),
       tallies_(shape_->layers, Tally{}) {
     pending_.reserve(Registry::kRoom);
     taken_.reserve(Registry::kRoom);

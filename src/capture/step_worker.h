@@ -4,8 +4,8 @@
 // The engine's thread appends to the log and goes on; the worker thread takes entries from it. A
 // step waits until it has landed. An operation waits only for the steps that were issued with its
 // request before, so that no request waits for another's step. Three kinds of calls may file
-// in the worker's place: begin, if no slot is free on the host backend; issue, if the budget is
-// exhausted; and reads, which apply the operations of their request.
+// in the worker's place: begin, if on the host as many steps are in flight as may be; issue, if the
+// budget is exhausted; and reads, which apply the operations of their request.
 #pragma once
 
 #include <algorithm>

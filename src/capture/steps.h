@@ -70,7 +70,7 @@ struct Step {
 
 // What became of a step.
 struct StepResult {
-    bool lost = false;           // no slot was free, or its copy failed
+    bool lost = false;           // too many were in flight, or its copy failed
     int32_t slip = 0;            // the status of a slip that the device saw
     uint64_t conflicts = 0;      // cells that were recorded twice
     const char *text = nullptr;  // why it was lost, in static storage or in Steps
@@ -81,44 +81,58 @@ struct StepResult {
 // registry's mutex, while it is in flight.
 class Steps {
 public:
-    Steps(uint32_t slots, uint32_t sink_rows)
-        : slots_(slots), steps_(new Step[slots]), in_slot_(new std::atomic<uint64_t>[slots]()) {
-        for (uint32_t slot = 0; slot < slots; slot++)
+    static constexpr char kLostText[] =
+        "this step was issued while as many steps were in flight as config.slots allows";
+
+    // Slots for `most` steps in flight: one each, and one for the pass that is not issued yet, which
+    // is named before a graph is replayed.
+    static uint32_t slots_for(uint32_t most) { return most + 1; }
+
+    Steps(uint32_t most_in_flight, uint32_t sink_rows)
+        : slots_(slots_for(most_in_flight)),
+          steps_(new Step[slots_]),
+          in_slot_(new std::atomic<uint64_t>[slots_]()) {
+        for (size_t slot = 0; slot < slots_; slot++)
             steps_[slot].begin(0, 0, first_spans(sink_rows));
     }
     static size_t bytes_per_slot(uint32_t sink_rows) {
         return sizeof(Step) + first_spans(sink_rows) * sizeof(StepSpan);
     }
 
-    uint32_t slots() const { return static_cast<uint32_t>(slots_); }
+    uint32_t most_in_flight() const { return static_cast<uint32_t>(slots_) - 1; }
+    // Whether as many are in flight as may be: a step that is issued now is lost.
+    bool full() const {
+        size_t held = 0;
+        for (size_t slot = 0; slot < slots_; slot++)
+            held += in_slot_[slot].load(std::memory_order_acquire) != 0;
+        return held == slots_ - 1;
+    }
 
-    // The slot that the next snapshot fills, as issue, discard or begin named it.
+    // The slot that the next snapshot fills. It holds no step.
     int32_t named() const { return named_; }
     void name(int32_t slot) { named_ = slot; }
-    // A slot that holds no step, if there is one.
+    // A slot that holds no step: there is one, as at most most_in_flight() are occupied.
     int32_t free_slot() const {
-        const auto n = static_cast<int32_t>(slots_);
-        for (int32_t i = 1; i <= n; i++)
-            if (const int32_t slot = (named_ + i + n) % n;
-                in_slot_[static_cast<size_t>(slot)].load(std::memory_order_acquire) == 0)
-                return slot;
-        return kernels::kNoSlot;
+        auto slot = static_cast<size_t>(named_);
+        do slot = (slot + 1) % slots_;
+        while (in_slot_[slot].load(std::memory_order_acquire) != 0);
+        return static_cast<int32_t>(slot);
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
-    // Gives a slot to next_ticket(), which is still to be issued.
+    // Gives a slot to next_ticket(), which is still to be issued. Not if they are full().
     void occupy(int32_t slot) {
         in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed);
     }
 
     uint64_t issued() const { return issued_.load(std::memory_order_acquire); }
     uint64_t next_ticket() const { return issued() + 1; }
-    // Gives out next_ticket(). A step without a slot has nothing to file: it has landed.
+    // Gives out next_ticket(). A step that is lost has nothing to file: it has landed.
     void issue(bool lost) {
         const uint64_t ticket = next_ticket();
         {
             const Lock lock(results_mutex_);
             results_[ticket % results_.size()] = {
-                ticket, {.lost = lost, .text = lost ? kNoSlotText : nullptr}};
+                ticket, {.lost = lost, .text = lost ? kLostText : nullptr}};
         }
         issued_.store(ticket, std::memory_order_release);
     }
@@ -150,7 +164,7 @@ public:
         return ticket > filed_.load(std::memory_order_acquire);
     }
 
-    // For steps that were issued. Who sees that one has landed finds a slot free.
+    // For steps that were issued. Who sees that one has landed finds that they are not full().
     bool landed(uint64_t ticket) const {
         for (size_t slot = 0; slot < slots_; slot++)
             if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
@@ -166,8 +180,6 @@ public:
     }
 
 private:
-    static constexpr char kNoSlotText[] =
-        "no slot was free for this step: more steps were in flight than config.slots allows";
     static size_t first_spans(uint32_t sink_rows) { return sink_rows < 1024 ? sink_rows : 1024; }
     struct Result {
         uint64_t ticket = 0;
@@ -179,7 +191,7 @@ private:
     std::unique_ptr<Step[]> steps_;  // by slot
     // The ticket of the step in each; 0: it is free.
     std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;
-    int32_t named_ = kernels::kNoSlot;  // the forward path's own
+    int32_t named_ = 0;  // the forward path's own
     std::atomic<uint64_t> issued_{0}, filed_{0};
     mutable QuickMutex results_mutex_;  // held for a few instructions
     // Of the last steps, and of the last that failed.

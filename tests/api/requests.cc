@@ -64,6 +64,65 @@ TEST(Steps, none_is_lost_on_the_host) {
         }
 }
 
+// A slot was room for a step, of which graphs needed one more than eager passes: with two of them one
+// step could be in flight or two.
+TEST(Steps, as_many_as_config_slots_are_in_flight_and_the_next_is_filed_for_or_lost) {
+    enum Way { files, loses, later };
+    for (const uint32_t slots : {1u, 2u, 3u, uint32_t{ROUTECAP_MAX_SLOTS}})
+        for (const Way way : {files, loses, later}) {
+            if (on_cuda() && way != loses) continue;
+            SCOPED_TRACE(testing::Message() << slots << " slots, way " << way);
+            Rig rig({.slots = slots,
+                     .flags = way == loses   ? ROUTECAP_CONFIG_MAY_LOSE
+                              : way == later ? ROUTECAP_CONFIG_EXTERNAL_SINK
+                                             : 0u,
+                     .held = true});
+            const routecap_request r = rig.open();
+            routecap_issue_options options{};
+            options.struct_size = sizeof options;
+            options.snapshot = way == later ? ROUTECAP_SNAPSHOT_LATER : ROUTECAP_SNAPSHOT_TAKEN;
+            for (uint64_t i = 0; i < slots + 3; i++) {
+                const bool beyond = i >= slots;
+                if (way != later) rig.run({{1, i, 1}});
+                rig.issue({Rig::span(r, i, 0, 1)},
+                          beyond && way != files ? ROUTECAP_LOST : ROUTECAP_OK, nullptr, &options);
+                const routecap_stats stats = rig.stats();
+                EXPECT_EQ(stats.steps_in_flight, std::min<uint64_t>(i + 1, slots));
+                EXPECT_EQ(stats.steps_lost, beyond && way != files ? i + 1 - slots : 0);
+                EXPECT_EQ(stats.steps_landed, beyond ? i + 1 - slots : 0);
+            }
+            if (way == later) continue;
+            // Where one has landed one more may be issued.
+            rig.open_gate();
+            rig.run({{1, slots + 3, 1}});
+            rig.land(rig.issue({Rig::span(r, slots + 3, 0, 1)}));
+            const Rows kept = routed_rows(rig.shape(), 1, 0, slots + (way == files ? 3 : 0));
+            const Rows lost = missing_rows(rig.shape(), way == files ? 0 : 3);
+            rig.expect(r, 0, kept + lost + routed_rows(rig.shape(), 1, slots + 3, slots + 4));
+        }
+}
+
+// What it is made of besides is there: the memory of one more slot, and as much for each further.
+TEST(Steps, each_that_may_be_in_flight_takes_as_much_memory) {
+    const auto bytes = [](uint32_t slots) {
+        routecap_config config;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
+        config.backend = ROUTECAP_BACKEND_HOST;
+        config.layers = 48, config.k = 8, config.experts = 128, config.rows = 8192;
+        config.slots = slots;
+        routecap_memory memory{};
+        memory.struct_size = sizeof memory;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory));
+        EXPECT_GE(memory.row_bytes, 390u);
+        return memory.host_bytes;
+    };
+    const uint64_t each = bytes(2) - bytes(1);
+    EXPECT_GT(each, 8192u * 390);
+    EXPECT_EQ(bytes(64) - bytes(1), 63 * each);
+    EXPECT_EQ(bytes(0), bytes(2)) << "the default";
+    EXPECT_GT(bytes(1), 2 * each) << "the pass that is not issued yet has a slot, too";
+}
+
 TEST(Steps, that_are_lost_say_why) {
     Rig rig({.slots = 1, .flags = ROUTECAP_CONFIG_MAY_LOSE, .held = true});
     const routecap_request other = rig.open(), r = rig.open();

@@ -56,8 +56,8 @@ protected:
 TEST_F(Watching, a_kind_is_told_once_a_second_with_all_that_happened) {
     EXPECT_TRUE(report_at(0s).empty());
     counters.steps_lost++;
-    EXPECT_TRUE(
-        has(report_at(1s), "capturer 3: 1 steps lost, 1 in all: no slot was free; slots is 4"));
+    EXPECT_TRUE(has(report_at(1s),
+                    "capturer 3: 1 steps lost, 1 in all: too many were in flight; slots is 4"));
     counters.steps_lost += 5;
     EXPECT_TRUE(report_at(1900ms).empty());
     counters.steps_lost += 2;
@@ -75,7 +75,7 @@ TEST_F(Watching, why_steps_are_lost_is_told_apart) {
     reporter.failed("cuMemcpyDtoHAsync returned CUDA_ERROR_X");
     const auto lines = report_at(0s);
     ASSERT_EQ(lines.size(), 2u);
-    EXPECT_NE(lines[0].find("2 steps lost, 2 in all: no slot was free"), std::string::npos);
+    EXPECT_NE(lines[0].find("2 steps lost, 2 in all: too many were in flight"), std::string::npos);
     EXPECT_NE(lines[1].find("1 steps lost, 1 in all: cuMemcpyDtoHAsync returned"),
               std::string::npos);
 }
@@ -96,6 +96,7 @@ TEST_F(Watching, the_worker_is_behind_if_it_files_all_slots_at_once) {
     reporter.round(3);
     EXPECT_TRUE(report_at(0s).empty());
     reporter.round(4);
-    EXPECT_TRUE(
-        has(report_at(1s), "1 times the worker found all slots landed, 1 in all: slots is 4"));
+    EXPECT_TRUE(has(report_at(1s),
+                    "1 times the worker found as many steps landed as may be in flight, "
+                    "1 in all: slots is 4"));
 }

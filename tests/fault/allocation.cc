@@ -102,7 +102,7 @@ TEST(Allocation, drafts_without_memory_are_refused) {
     EXPECT_GE(refused, 2u) << "the positions of the drafts, and their page";
 }
 
-// Begin waits for a slot while a finish waits for memory. It tried without a pause.
+// Begin waits for a step to be filed while a finish waits for memory. It tried without a pause.
 TEST(Allocation, begin_pauses_while_nothing_can_be_filed) {
     Rig rig(kOptions);
     const routecap_request a = rig.open(), b = rig.open();

@@ -221,7 +221,7 @@ TEST_F(Locks, are_not_held_while_the_driver_is_called) {
 }
 
 // Where the budget is exhausted issue does work of the worker, and so does begin on the host where
-// no slot is free.
+// as many steps are in flight as may be.
 TEST_F(Locks, are_not_held_where_issue_and_begin_do_work_of_the_worker) {
     if (driver == nullptr) GTEST_SKIP() << "there is no driver";
     const Shape shape{.layers = 2, .k = 2, .experts = 64, .rows = 512};

@@ -615,16 +615,14 @@ Rows Request::rows(const Shape &shape, uint64_t first, uint64_t end) const {
     return rows;
 }
 
-bool Capturer::choose_slot_for_begin(bool files) {
-    choose_slot();
-    if (slot || !files) return true;
+bool Capturer::make_room_for_begin(bool files) {
+    if (!full() || !files) return true;
     const bool steps_alone = in_flight() == log_.size();
     const std::shared_ptr<Step> oldest = log_.front().step;
     if (steps_alone) {
         log_.erase(log_.begin());
         land(*oldest);
     }
-    slot = true;
     return steps_alone;
 }
 
@@ -698,7 +696,6 @@ int32_t Capturer::issue(const std::vector<Span> &spans, const std::vector<int64_
     if (steps_[ticket] != ROUTECAP_PENDING) stats.steps_landed++;
     stats.steps_lost += lost;
     if (!step->parts.empty()) log_.push_back({step, nullptr, 0});
-    if (lost || !step->parts.empty() || !slot) choose_slot();
     return lost ? ROUTECAP_LOST : partial ? ROUTECAP_PARTIAL : ROUTECAP_OK;
 }
 

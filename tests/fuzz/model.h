@@ -303,15 +303,14 @@ struct Capturer {
     routecap_stats stats{};
     std::vector<routecap_layer_stats> layer_stats;
     Load load{};
-    bool slot = true;  // whether one was free for the next forward
 
-    // Steps. A slot is chosen by begin, discard and issue.
+    // Steps.
     uint64_t in_flight() const;
-    void choose_slot() { slot = in_flight() < slots; }
-    // On the host backend begin files the oldest step where none is free, unless it may lose steps.
+    bool full() const { return in_flight() >= slots; }
+    // On the host backend begin files the oldest step if they are full, unless it may lose steps.
     // False if it did, and if operations wait beside steps, of which the header does not say how
     // many it applies.
-    bool choose_slot_for_begin(bool files);
+    bool make_room_for_begin(bool files);
     // Positions of the sink rows where spans need them. Returns the status of the call (the spans'
     // own are theirs).
     int32_t issue(const std::vector<Span> &spans, const std::vector<int64_t> &positions,

@@ -60,7 +60,7 @@ struct Engine {
     std::vector<routecap_request> gone;                         // handles that were given back
     std::vector<std::pair<routecap_request, uint64_t>> drafts;  // requests and tickets
     uint64_t tag = 1;
-    bool files_in_begin = false;  // where no slot is free
+    bool files_in_begin = false;  // where too many are in flight
     bool later = false;           // its rows arrive later
     std::vector<Coming> coming;
 };
@@ -122,7 +122,7 @@ private:
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &e.capturer));
         e.sink = std::make_unique<model::Sink>(shape, e.rows);
         e.model = std::make_unique<model::Capturer>(
-            shape, config.slots != 0 ? config.slots : 4, config.flags,
+            shape, config.slots != 0 ? config.slots : 2, config.flags,
             config.max_requests != 0 ? config.max_requests : 65536);
         routecap_store_config &store = e.store_config;
         SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
@@ -462,7 +462,7 @@ private:
         SAME_STATUS(status, routecap_step_begin(e.capturer, rows, e.device->stream()));
         if (status != ROUTECAP_OK) return;
         const uint64_t landed = e.model->stats.steps_landed;
-        const bool exact = e.model->choose_slot_for_begin(e.files_in_begin);
+        const bool exact = e.model->make_room_for_begin(e.files_in_begin);
         SAME(e.model->in_flight() - !exact, stats(e).steps_in_flight);
         if (!exact) SAME(landed + 1, stats(e).steps_landed), progress(e);
     }
@@ -576,7 +576,6 @@ private:
         Engine &e = *engine_;
         SAME_STATUS(ROUTECAP_OK, routecap_step_discard(e.capturer, e.device->stream()));
         e.sink->take();
-        e.model->choose_slot();
     }
 
     void probe() {
@@ -739,8 +738,7 @@ private:
         }
         if (makes) e.sink->snapshot();
         Coming coming = e.later ? pass() : Coming{};
-        if (e.later && !e.model->slot) e.model->choose_slot();
-        const bool lost = !e.model->slot && !given.empty();
+        const bool lost = e.model->full() && !given.empty();
         const model::Sink::Taken taken = e.sink->take();
         uint64_t ticket = 0;
         const int32_t expected = e.model->issue(spans, positions, tag, taken, lost, ticket);

@@ -81,7 +81,7 @@ breaks operations "an id twice is valid" kernels/snapshot.h \
 breaks operations "all drafts are kept" src/rows/row_store.cc \
     's/const bool keep = kept\.empty\(\) \? index < keep_first/const bool keep = kept.empty() ? index <= keep_first/'
 breaks operations "a step is not lost" src/capture/issue.cc \
-    's/\.lost = slot == kernels::kNoSlot && count > 0/.lost = false/'
+    's/\.lost = count > 0 && steps\.full\(\)/.lost = false/'
 breaks operations "what was there is counted again" src/load/load_counter.cc \
     's/ \|\| \(known != nullptr \&\& shape_->valid\(known, l\)\)\) continue;/) continue;/'
 breaks operations "drafts that prefill are decode" src/capture/step_worker.cc 's/landed\.step\.tag, span\.phase,/landed.step.tag, Phase::decode,/'

@@ -1,6 +1,6 @@
 /*
  * Preloaded, it has every capturer lose steps as one on a slow device would: it files nothing until
- * somebody waits for a step, and a step without a free slot is lost. It needs no device for that.
+ * somebody waits for a step, and a step beyond config.slots is lost. It needs no device for that.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -25,7 +25,6 @@ TEST(Scenario, F27_memory_is_bounded) {
     EXPECT_EQ(rig.bytes_in_use(), before);
     EXPECT_LE(rig.stats().bytes_peak, kBudget);
 
-    rig.name_slot_again();
     const routecap_request far = rig.open();
     rig.land(rig.step({{far, {1, 900000, 64}}}));
     routecap_config config;

@@ -696,8 +696,6 @@ void Engine::forward(Batch &batch) {
     }
     if (!begins || (!snapshots && !makes)) taken.clear();
 
-    if (waits && shape_.slots > 1 && last_step_ + 1 >= shape_.slots)
-        wait_for_slots(last_step_ + 2 - shape_.slots);
     if (fault(100)) tag_++;
     routecap_issue_options options{};
     options.struct_size = sizeof options;

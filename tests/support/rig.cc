@@ -178,8 +178,8 @@ routecap_step Rig::issue(const std::vector<routecap_span> &spans, int32_t expect
                          std::vector<int32_t> *status, const routecap_issue_options *options) {
     routecap_step step = 0;
     if (status != nullptr) status->assign(spans.size(), 12345);
-    if (!options_.held && options_.slots > 1 && last_ + 1 >= options_.slots) {
-        EXPECT_GE(routecap_step_finalize(capturer_, last_ + 2 - options_.slots, -1, nullptr), 0);
+    if (!options_.held && last_ >= options_.slots) {
+        EXPECT_GE(routecap_step_finalize(capturer_, last_ + 1 - options_.slots, -1, nullptr), 0);
     }
     routecap_issue_options uploaded{};
     if (options != nullptr && options->positions != nullptr) {

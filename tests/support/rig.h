@@ -130,14 +130,6 @@ public:
     routecap_step step(const std::vector<std::pair<routecap_request, Tokens>> &batch,
                        uint32_t flags = 0);
 
-    // After a lost step and when a slot is free again: begin names it, unless it is part of a
-    // graph.
-    void name_slot_again() {
-        if (in_graphs()) {
-            EXPECT_STATUS(ROUTECAP_OK, routecap_step_discard(capturer_, stream()));
-        }
-    }
-
     // Landing.
     void land(routecap_step step, int32_t expected = ROUTECAP_OK);
     void open_gate();  // everything issued so far

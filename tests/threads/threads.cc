@@ -335,7 +335,7 @@ TEST(Threads, rows_arrive_on_other_threads) {
             for (uint32_t layer = 0; layer < kShape.layers; layer++)
                 for (const int64_t id : routed(kShape, s, q, layer))
                     one.ids.push_back(static_cast<int16_t>(id));
-        if (p >= 7) rig.land(p - 6);  // which are tickets, too: so a slot is free
+        if (p >= 8) rig.land(p - 7);  // which are tickets, too: so none is lost
         one.step = rig.issue({rig.span(stays, p, 0, 1), rig.span(ends, position, 1, 1)},
                              ROUTECAP_OK, nullptr, &options);
         ASSERT_EQ(p + 1, one.step);

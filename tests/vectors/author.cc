@@ -129,7 +129,7 @@ int32_t routecap_capturer_create(const routecap_config *c, routecap_capturer **m
     const ShapePtr shape = shape_of(c->layers, c->k, c->experts, c->id_space, c->layer_map,
                                     c->layer_experts, c->layer_provenance);
     *made = new routecap_capturer{shape, Sink(shape, c->rows),
-                                  Capturer(shape, c->slots != 0 ? c->slots : 4, c->flags,
+                                  Capturer(shape, c->slots != 0 ? c->slots : 2, c->flags,
                                            c->max_requests != 0 ? c->max_requests : 65536),
                                   (c->flags & ROUTECAP_CONFIG_MAY_LOSE) == 0};
     owners[&(*made)->model] = *made;
@@ -184,7 +184,7 @@ int32_t routecap_capturer_probe(routecap_capturer *c, uint32_t rows, routecap_la
 int32_t routecap_step_begin(routecap_capturer *c, uint32_t rows, routecap_stream) {
     c->look();
     const int32_t status = c->sink.begin(rows);
-    if (status == ROUTECAP_OK) is_lost |= !c->model.choose_slot_for_begin(c->files_in_begin);
+    if (status == ROUTECAP_OK) is_lost |= !c->model.make_room_for_begin(c->files_in_begin);
     return answer(status);
 }
 int32_t routecap_layers_record(routecap_capturer *c, const routecap_source *source,
@@ -214,7 +214,6 @@ int32_t routecap_step_snapshot(routecap_capturer *c, routecap_stream) {
 }
 int32_t routecap_step_discard(routecap_capturer *c, routecap_stream) {
     c->sink.take();
-    c->model.choose_slot();
     return answer(ROUTECAP_OK);
 }
 int32_t routecap_step_issue(routecap_capturer *c, const routecap_span *given, size_t, size_t count,
@@ -233,8 +232,7 @@ int32_t routecap_step_issue(routecap_capturer *c, const routecap_span *given, si
         }
     c->look();
     if (o.snapshot == ROUTECAP_SNAPSHOT_MAKE) c->sink.snapshot();
-    if (later && !c->model.slot) c->model.choose_slot();
-    const bool lost = !c->model.slot && count > 0;
+    const bool lost = c->model.full() && count > 0;
     const int32_t all = c->model.issue(spans, positions, o.tag, c->sink.take(), lost, *step);
     for (size_t i = 0; i < count && status != nullptr; i++)
         status[i] = spans[i].request != nullptr ? ROUTECAP_OK : ROUTECAP_ERR_UNKNOWN_REQUEST;
@@ -873,7 +871,7 @@ std::string Vector::reason(const json &call) const {
 
 bool Vector::answers(const json &call) {
     if (const bool unsure = lost(); unsure && over_.empty())
-        over_ = "a begin without a free slot beside changes, or drafts that are lost";
+        over_ = "a begin that files a step beside changes, or drafts that are lost";
     const std::string why = reason(call);
     counts.calls++;
     counts.answered += why.empty();

@@ -121,7 +121,7 @@ def main() -> None:
                     for layer in range(LAYERS):
                         forward.record(layer, topk_ids[:, layer])  # behind each layer's router
                     step = forward.issue(spans[:count], tag=42)  # the weights' version
-                step.wait()  # as an engine's own pace does: steps beyond the slots would be lost
+                step.wait()  # as an engine's own pace does: steps beyond `slots` would be lost
 
         stats = capturer.stats()
     outcomes = [each.result() for each in reading]

@@ -29,7 +29,7 @@ def test_a_capturer_says_what_it_is() -> None:
             2,
             8,
             4,
-            4,
+            2,
         )
         assert (
             capturer.backend == routecap.Backend.HOST
@@ -747,7 +747,7 @@ def test_a_lost_step_says_so(make: Any) -> None:
     assert not capturer.issued(1).lost and capturer.issued(2).lost
     capturer.progress()
     assert capturer.issued(1).landed and capturer.stats().steps_lost == 1
-    assert step.poll() == routecap.Status.LOST and "no slot was free" in raw.routecap_last_error()
+    assert step.poll() == routecap.Status.LOST and "in flight" in raw.routecap_last_error()
     capturer.close()
     assert step.lost  # what its issue said is known
 
@@ -772,7 +772,7 @@ def test_the_first_lost_step_of_a_capturer_is_warned_of_with_what_to_do(make: An
         for word in (
             "step 2 ",
             "rows are missing",
-            "no slot was free",
+            "as many steps were in flight",
             "slots=1",
             "slots=2",
             "step.wait()",

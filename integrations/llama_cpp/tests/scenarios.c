@@ -309,8 +309,8 @@ static void some_layers(void) {
                   "two layers of the model are captured, the others are not even asked for");
 }
 
-/* With no thread in the library nothing lands before somebody waits for it: more steps than there
- * are slots, and none is lost. */
+/* With no thread in the library nothing lands before somebody waits for it: more steps than may
+ * be in flight, and none is lost. */
 static void more_steps_than_slots(void) {
     struct session *session = session_new((struct shape){0});
     session->config.flags = ROUTECAP_CONFIG_MANUAL_PROGRESS;
@@ -323,7 +323,7 @@ static void more_steps_than_slots(void) {
     }
     end(session, 0, 12);
     session_close(session, "more than slots", 0,
-                  "the tap waits for a slot before it begins, so no step is lost");
+                  "the tap waits for an old step before it begins, so no step is lost");
 }
 
 /* ---- Memory -------------------------------------------------------------------------------- */

@@ -73,7 +73,7 @@ class RoutingTap:
         for new in scheduled.scheduled_new_reqs:
             self._open[new.req_id] = Sequence(self.capturer.open())
 
-        if len(self._in_flight) == self.capturer.slots - 1:
+        if len(self._in_flight) == self.capturer.slots:
             # It has landed long ago; a step that finds no slot would be lost.
             self._in_flight.popleft().wait()
         spans = self._spans(scheduled, runner.input_batch)

@@ -155,12 +155,11 @@ func main() {
 
 		forward(capturer, batch)
 
-		// Throttle as an engine does by itself: steps beyond the slots would be lost. This
-		// imitation
-		// computes nothing and runs away otherwise.
+		// Throttle as an engine does by itself: steps beyond these would be lost. This
+		// imitation computes nothing and runs away otherwise.
 		previous := step
-		if previous >= slots-1 {
-			_, _, err := capturer.Finalize(context.Background(), previous-(slots-2))
+		if previous >= slots {
+			_, _, err := capturer.Finalize(context.Background(), previous-(slots-1))
 			check(err)
 		}
 		positions := make([]int32, len(batch))

@@ -113,7 +113,7 @@ class Config:
         memory = structs.config.empty()
         raw.routecap_config_init(memory, structs.config.size)
         defaults = dict(zip(structs.config.fields, structs.config.read(memory)))
-        numbers["slots"] = numbers["slots"] or 4
+        numbers["slots"] = numbers["slots"] or 2
         self.k: int
         self.experts: int
         self.rows: int

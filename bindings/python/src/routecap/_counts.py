@@ -20,7 +20,7 @@ class Stats(NamedTuple):
     steps_landed: int
     """Lost ones included."""
     steps_lost: int
-    """No slot was free, the copy failed, or the rows did not arrive."""
+    """Too many were in flight, the copy failed, or the rows did not arrive."""
     rows_issued: int
     rows_in_flight: int
     rows_provisional: int

@@ -52,7 +52,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class LostStepWarning(RuntimeWarning):
-    """A step is lost, and all its rows are missing: it found no free slot, or its copy failed. Each
+    """A step is lost, and all its rows are missing: too many were in flight, or its copy failed. Each
     capturer warns once; Step.lost says it of every step."""
 
 

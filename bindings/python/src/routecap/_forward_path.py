@@ -90,9 +90,9 @@ class ForwardPath(Opened):
         DEVICE_POSITIONS; with Snapshot.LATER it is read by `arrive`, and kept alive until then.
         status: an int32 array that receives each span's.
 
-        Steps that are issued faster than they land use up the slots. The next step is then lost:
-        all its rows are missing. Step.lost says so, and a LostStepWarning does the first time. On
-        the host backend nothing is lost without the setting `may_lose`.
+        At most `slots` steps may be in flight. One that is issued beyond them is lost: all its rows
+        are missing. Step.lost says so, and a LostStepWarning does the first time. On the host
+        backend nothing is lost without the setting `may_lose`.
         """
         if spans is not None:
             structs.expect_array(spans, "spans", "span_dtype")
@@ -144,9 +144,9 @@ class ForwardPath(Opened):
             more = min(2 * self.slots, MAX_SLOTS)
             warn(
                 f"step {ticket} of {self!r} is lost, and all its rows are missing:"
-                f" {raw.routecap_last_error()}. Where slots run out, make the capturer with more"
-                f" (it has slots={self.slots}; slots={more}, for instance), or wait for a step with"
-                " step.wait() before the next forward begins. Later losses are not warned of:"
+                f" {raw.routecap_last_error()}. If too many were in flight, make the capturer with"
+                f" more (it has slots={self.slots}; slots={more}, for instance), or wait for a step with"
+                " step.wait() before the next is issued. Later losses are not warned of:"
                 " Step.lost and Capturer.stats().steps_lost tell them.",
                 LostStepWarning,
             )

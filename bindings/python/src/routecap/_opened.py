@@ -91,7 +91,7 @@ class Opened:
 
     @property
     def slots(self) -> int:
-        """The number of slots; each holds one step in flight."""
+        """How many steps may be in flight."""
         return self._config.slots
 
     @property

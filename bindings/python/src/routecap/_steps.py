@@ -52,7 +52,7 @@ class Step:
 
     @property
     def lost(self) -> bool:
-        """Whether no slot was free for it or its copy failed, so that all its rows are missing.
+        """Whether too many steps were in flight or its copy failed, so that all its rows are missing.
         Does not wait."""
         return self.status is Status.LOST or self.poll() is Status.LOST
 

@@ -330,7 +330,7 @@ class Capturer(_Capturer):
         """The pass is launched: say which of its rows belong to which request.
 
         Enqueues one copy, of the rows up to the last that a span names, on the current stream. If
-        all slots hold steps that have not landed, waits for the oldest: no step is lost. Rows of a
+        `slots` steps are in flight, waits for the oldest: no step is lost. Rows of a
         pass that was not begun, or was issued before, are missing.
 
         Args:

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 371e953ea92cefa6745b37c49e9324e6913ae72aa015c04ca9b0f7617864612e
+// Of headers with the SHA-256 d7fb4b98dd35dcb87fcac4290e5b27c50c0b75ed44ebd4fbb809dbedd3d289bb
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -291,8 +291,8 @@ pub struct routecap_config {
     /// sink rows: the most tokens of one forward pass, padding
     /// included, in 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
-    /// room for this many steps, 1..ROUTECAP_MAX_SLOTS; default 4.
-    /// How many may be in flight: see routecap_step_issue
+    /// steps that may be in flight, 1..ROUTECAP_MAX_SLOTS;
+    /// default 2. A step that is issued beyond is lost
     pub slots: u32,
     /// of the sink that the library allocates: ROUTECAP_DTYPE_I16
     /// (default), _I32 or _I64
@@ -451,11 +451,10 @@ unsafe extern "C" {
     /// beyond `rows` are missing. If the previous forward pass was not issued, begin discards it. A
     /// begin that is replayed in a graph does that too.
     ///
-    /// On the host backend, if all slots hold steps in flight, begin files the oldest one on the calling
-    /// thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. So no step is lost. Filing takes as long as
-    /// copying the rows of that step. If another thread is filing a step at that moment, begin waits
-    /// until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing: if no slot is free,
-    /// the step is lost.
+    /// On the host backend, if config.slots steps are in flight, begin files the oldest one on the
+    /// calling thread, even with ROUTECAP_CONFIG_MANUAL_PROGRESS. So no step is lost. Filing takes as
+    /// long as copying the rows of that step. If another thread is filing a step at that moment, begin
+    /// waits until that step is filed. With ROUTECAP_CONFIG_MAY_LOSE, begin files nothing.
     ///
     /// Capturable.
     ///
@@ -632,20 +631,11 @@ unsafe extern "C" {
     /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
     /// refuses a span. Memory that a step in flight still needs is not freed.
     ///
-    /// Slots. Each forward pass takes one slot. The slot is free again once the step has landed or is
-    /// discarded. If no slot is free, the step is lost: it has a ticket and has landed, all its rows are
-    /// missing (LOST), and issue returns ROUTECAP_LOST. The issue or discard before a pass
-    /// chooses the slot of that pass; for the first pass, create does. If no slot was free then, what
-    /// happens depends on how begin runs:
-    ///   - Begin is called for each pass (eager). It looks for a free slot again. To lose no step, have
-    ///     at most slots - 1 steps in flight when you call begin. If there are more, wait for the oldest
-    ///     by routecap_step_finalize. For the host backend, see routecap_step_begin.
-    ///   - Begin is replayed as part of a graph. It cannot look again: the pass is lost, even if steps
-    ///     have landed in the meantime. To lose no step, when you call the issue before a replay, have
-    ///     at most slots - 2 steps in flight, not counting the one that you issue. To look for a free
-    ///     slot again, call routecap_step_discard before the replay.
-    ///   - There is no begin, as the rows arrive later (ROUTECAP_SNAPSHOT_LATER). The issue of the pass
-    ///     looks for a free slot again; see routecap_step_arrive.
+    /// Steps in flight. At most config.slots steps may be in flight, whether a begin is called or
+    /// replayed in a graph: a step that is issued beyond them is lost. It has a ticket and has landed,
+    /// all its rows are missing (LOST), and issue returns ROUTECAP_LOST. To lose none, call
+    /// routecap_step_finalize of the step issued config.slots steps before this one. A step without
+    /// spans is never lost.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
     /// DEVICE_POSITIONS. Free the array only after the stream has run this work; with
@@ -699,8 +689,8 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] step      The ticket.
-    /// @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: no slot
-    ///         was free, the call of the driver that failed, or the rows did not arrive);
+    /// @return ROUTECAP_OK (landed); ROUTECAP_LOST (landed and lost; the text gives the reason: too
+    ///         many were in flight, the call of the driver that failed, or the rows did not arrive);
     ///         ROUTECAP_PENDING; ROUTECAP_ERR_UNKNOWN_STEP (never issued). The library remembers which
     ///         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
     pub fn routecap_step_poll(
@@ -850,8 +840,8 @@ pub struct routecap_stats {
     pub steps_issued: u64,
     /// lost ones included
     pub steps_landed: u64,
-    /// no slot was free, the copy failed, or the rows
-    /// did not arrive
+    /// too many were in flight, the copy failed, or the
+    /// rows did not arrive
     pub steps_lost: u64,
     /// Rows in the spans of issue, except those of unknown requests. Each row is in exactly one of
     /// the counts from rows_in_flight to rows_refused.
@@ -1608,10 +1598,9 @@ unsafe extern "C" {
     /// rows are on their way, and take effect in the order in which they were made. Rows may arrive in
     /// any order. Steps are filed in the order in which they were issued.
     ///
-    /// The step holds its slot until its rows have been filed. To lose no step, have at most slots - 1
-    /// steps in flight when you issue. If there are more, wait for the oldest by routecap_step_finalize,
-    /// while another thread hands over its rows. If no slot is free, the step is lost, with or without
-    /// ROUTECAP_CONFIG_MAY_LOSE.
+    /// The step is in flight until its rows have been filed. At most config.slots steps may be in
+    /// flight: one that is issued beyond them is lost, with or without ROUTECAP_CONFIG_MAY_LOSE. To lose
+    /// none, wait for the oldest by routecap_step_finalize, while another thread hands over its rows.
     ///
     /// Such a capturer never begins a step. Once a step was issued in this way, routecap_step_begin
     /// returns ROUTECAP_ERR_STATE; once a step was begun, such an issue does. Set

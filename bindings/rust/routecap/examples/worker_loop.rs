@@ -165,11 +165,11 @@ fn main() -> Result<()> {
 
         run_forward(&mut forward, &tokens)?;
 
-        // Throttle as an engine does by itself: steps beyond the slots would be lost. This
+        // Throttle as an engine does by itself: steps beyond these would be lost. This
         // imitation computes nothing and runs away otherwise.
         let previous = step;
-        if previous.0 >= u64::from(SLOTS - 1) {
-            let _ = capturer.finalize(Step(previous.0 - u64::from(SLOTS - 2)))?;
+        if previous.0 >= u64::from(SLOTS) {
+            let _ = capturer.finalize(Step(previous.0 - u64::from(SLOTS - 1)))?;
         }
         let positions: Vec<i32> = tokens.iter().map(|token| token.position as i32).collect(); // on the device
         let options = IssueOptions::new().tag(42 /* the weights' version */).positions(&positions);

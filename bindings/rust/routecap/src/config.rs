@@ -227,7 +227,7 @@ impl Config {
         self
     }
 
-    /// Each holds one step in flight, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 4; see
+    /// Steps that may be in flight, 1..=[`MAX_SLOTS`](crate::MAX_SLOTS). Default 2; see
     /// [`Forward::issue`].
     pub fn slots(mut self, slots: u32) -> Self {
         self.raw.slots = slots;

@@ -87,8 +87,8 @@ numbers! {
         DeviceLost = ROUTECAP_ERR_DEVICE_LOST;
         /// A defect of the library (`ROUTECAP_ERR_INTERNAL`).
         Internal = ROUTECAP_ERR_INTERNAL;
-        /// The step has a ticket, but all its rows are missing: no slot was free, its copy failed,
-        /// or its rows did not arrive (`ROUTECAP_LOST`).
+        /// The step has a ticket, but all its rows are missing: too many were in flight, its copy
+        /// failed, or its rows did not arrive (`ROUTECAP_LOST`).
         Lost = ROUTECAP_LOST;
     }
 }
@@ -322,8 +322,8 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
     }
 
-    /// Host backend: if no slot is free, begin loses the new step, as on a device, instead of
-    /// filing the oldest one first (`ROUTECAP_CONFIG_MAY_LOSE`).
+    /// Host backend: a step is lost if too many are in flight, as on a device, instead of the
+    /// oldest one being filed by begin (`ROUTECAP_CONFIG_MAY_LOSE`).
     pub fn may_lose(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_MAY_LOSE, on)
     }
@@ -355,7 +355,7 @@ pub struct Stats {
     pub steps_issued: u64,
     /// Lost ones included.
     pub steps_landed: u64,
-    /// No slot was free, the copy failed, or the rows did not arrive.
+    /// Too many were in flight, the copy failed, or the rows did not arrive.
     pub steps_lost: u64,
     /// Rows issued.
     pub rows_issued: u64,

@@ -437,11 +437,9 @@ impl Forward {
     /// others are not affected. Rows that were accepted are refused later only where the system
     /// itself has no memory left.
     ///
-    /// Each forward fills one slot, which is free again once its step was filed. If none is free
-    /// the step is lost: it has a ticket, and all its rows are missing, which [`Issued::step`]
-    /// makes an error and [`Issued::is_lost`] tells. To lose none, have at most `slots - 1` steps
-    /// in flight when you begin; where the begin is replayed as part of a graph, have at most
-    /// `slots - 2` when you issue. On the host backend nothing is lost without
+    /// At most [`slots`](crate::Config::slots) steps may be in flight. One that is issued beyond
+    /// them is lost: it has a ticket, and all its rows are missing, which [`Issued::step`] makes an
+    /// error and [`Issued::is_lost`] tells. On the host backend nothing is lost without
     /// [`may_lose`](crate::Config::may_lose). Not capturable.
     ///
     /// # Errors

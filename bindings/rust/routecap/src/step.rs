@@ -324,7 +324,7 @@ numbers! {
         Whole = ROUTECAP_OK;
         /// Some were skipped (`ROUTECAP_PARTIAL`): of unknown requests, or beyond the budget.
         Partial = ROUTECAP_PARTIAL;
-        /// The step is lost (`ROUTECAP_LOST`): all its rows are missing, because no slot was free
+        /// The step is lost (`ROUTECAP_LOST`): all its rows are missing, because too many were in flight
         /// or its copy failed.
         Lost = ROUTECAP_LOST;
     }
@@ -425,7 +425,7 @@ impl Issued {
         self.step
     }
 
-    /// Whether the step is lost: no slot was free or its copy failed, and all its rows are missing
+    /// Whether the step is lost: too many were in flight or its copy failed, and all its rows are missing
     /// (`ROUTECAP_LOST`).
     pub fn is_lost(&self) -> bool {
         self.filing == Filing::Lost

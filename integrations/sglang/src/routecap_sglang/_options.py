@@ -41,7 +41,7 @@ class Options:
     folder: str = ""
     objects: str = ""
     budget_bytes: int = 8 << 30
-    slots: int = 6
+    slots: int = 5
     metrics_port: int = 0
     metrics_address: str = "127.0.0.1"
     metrics_experts: bool = True
@@ -51,10 +51,10 @@ class Options:
         if self.callback and self.callback.count(":") != 1:
             raise ValueError(f"callback is {self.callback!r}: it must be 'module:function'")
         expect_port(self.metrics_port)
-        if self.slots < 3:
+        if self.slots < 2:
             raise ValueError(
-                f"slots is {self.slots}: with fewer than 3, steps are lost under overlap"
-                " scheduling. Give 3 or more"
+                f"slots is {self.slots}: with fewer than 2, steps are lost under overlap"
+                " scheduling. Give 2 or more"
             )
 
     @classmethod

@@ -31,7 +31,7 @@ from ._inputs import inputs_of
 
 logger = logging.getLogger("routecap_transformers")
 
-_ROWS, _SLOTS = 16384, 8
+_ROWS, _SLOTS = 16384, 7
 
 
 def attach(

@@ -326,10 +326,8 @@ class Followed(Owner):
         plan, self._plan = self._plan, None
         if plan is None:
             return
-        if (
-            len(self._steps) >= self.capturer.slots - 1
-        ):  # so that none is lost, however far ahead the host is
-            self._steps.pop(0).wait()
+        if len(self._steps) >= self.capturer.slots:
+            self._steps.pop(0).wait()  # so that none is lost, however far ahead the host is
         positions = None if plan.positions is None else plan.positions.to(self._device)
         tag = self._tag if self._marks is None else self._marks.mark(self._tag)
         self._steps.append(

@@ -26,7 +26,7 @@ def issue_again(
     """Issues a batch like the prepared one, by a call whose variables lie close together: the
     engine's thread comes here with a cold cache.
 
-    It returns the ticket; None if the batch is another, or a step that has its slot has not landed.
+    It returns the ticket; None if the batch is another, or as many steps as may be are in flight.
     """
     call, handle, batch = issue_prepared, prepared.handle, requests.batch
     address, slots, device = positions.data_ptr, capturer.slots, capturer.device
@@ -37,7 +37,7 @@ def issue_again(
     ) -> int | None:
         if at is not positions or requests.batch is not batch:
             return None
-        oldest = max(0, requests.last_ticket + 2 - slots)
+        oldest = max(0, requests.last_ticket + 1 - slots)
         stream = 0 if raw_stream is None else raw_stream(device)
         found = call(handle, req_ids, counts, address(), tag, oldest, stream)
         return None if found is None else found[1]

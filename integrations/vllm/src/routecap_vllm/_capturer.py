@@ -106,7 +106,7 @@ class RoutedExpertsCapturer(ABC):
     def finalize_pending_copy(self) -> None:
         """Make sure that the next step finds a slot.
 
-        Waits only if all slots are in use (`Options.slots`).
+        Waits only if `Options.slots` steps are in flight.
         """
 
     @abstractmethod
@@ -137,7 +137,7 @@ class RoutedExpertsCapturer(ABC):
     ) -> None:
         """After a forward pass: hand its rows over.
 
-        Looks at no token. Waits only if all slots are in use.
+        Looks at no token. Waits only if `Options.slots` steps are in flight.
 
         Args:
             req_ids: The batch, in the order of its rows.
@@ -485,8 +485,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         return known
 
     def _make_room(self) -> None:
-        """Wait until the forward pass after the next one will find a slot."""
-        oldest = self._requests.last_ticket + 2 - self._slots
+        """Wait until a step that is issued would not be lost."""
+        oldest = self._requests.last_ticket + 1 - self._slots
         if oldest > 0:
             self.capturer.issued(oldest).wait()
 

@@ -81,7 +81,7 @@ class Options:
     folder: str = ""
     folder_bytes: int = 1 << 30
     objects: str = ""
-    slots: int = 4
+    slots: int = 3
     store: Store | None = None
     store_bytes: int = 1 << 30
     all_ranks: bool = False
@@ -101,11 +101,8 @@ class Options:
         if self.keep_ended < 0:
             raise ValueError(f"keep_ended is {self.keep_ended}: it must be 0 or more")
         expect_port(self.metrics_port)
-        if self.slots < 2:
-            raise ValueError(
-                f"slots is {self.slots}: with fewer than 2, steps whose begin is in a CUDA graph"
-                " are lost. Give 2 or more"
-            )
+        if self.slots < 1:
+            raise ValueError(f"slots is {self.slots}: at least one step has to be in flight")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
