@@ -37,7 +37,7 @@ def test_options_are_read_from_the_environment_of_the_workers():
         ("FILL", "zero"),
         ("LAZY", "maybe"),
         ("PREEMPTED", "forget"),
-        ("SLOTS", "1"),
+        ("SLOTS", "0"),
         ("KEEP_ENDED", "-1"),
         ("METRICS_PORT", "65536"),
     ],
