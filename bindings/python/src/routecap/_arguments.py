@@ -81,3 +81,12 @@ def elements(tensor: Tensor) -> int:
     for size in tensor.shape:
         count *= size
     return count
+
+
+def expect_no_expert(none: int | None) -> None:
+    """A number that says that no expert was chosen, as calls that record take it."""
+    if none == 0:
+        raise error(
+            Status.ERR_ARGUMENT,
+            "none is 0, which is an expert: give the number that says that no expert was chosen",
+        )

@@ -80,12 +80,9 @@ class Capturer(ForwardPath, BatchCalls):
             last_step,
             rows_prefill,
             rows_decode,
-            layer_map=np.arange(layers) if config.layer_map is None else config.layer_map[:layers],
-            layer_experts=(
-                np.full(layers, experts)
-                if config.layer_experts is None
-                else config.layer_experts[:layers]
-            ),
+            layer_map=config.layer_map[:layers],
+            layer_experts=config.layer_experts[:layers],
+            layer_visit=config.layer_visit[:layers],
         )
 
     @documented("routecap_capturer_progress")

@@ -11,10 +11,11 @@ from . import _structs as structs
 from ._constants import Backend, ConfigFlag, IdSpace, Provenance, Role, Status
 from ._docs import documented
 from ._errors import error, member
+from ._layers import ARRAYS, addresses, expect_layers, layer_arrays
 from ._library import raw
 from ._protocols import StreamLike
 from ._switches import Switches
-from ._tensors import describe, dtype_of, integers, provenances
+from ._tensors import dtype_of, provenances
 from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
 
 
@@ -26,7 +27,7 @@ class Settings(Switches, total=False):
     layers: int
     """Captured (MoE) layers."""
     k: int
-    """Experts per token."""
+    """Experts per token, the most of any layer."""
     experts: int
     """Ids are in [0, experts), zero experts included."""
     rows: int
@@ -58,6 +59,12 @@ class Settings(Switches, total=False):
     """
     layer_experts: Sequence[int] | NDArray[Any] | None
     """[layers] experts of each layer where they differ."""
+    layer_k: Sequence[int] | NDArray[Any] | None
+    """[layers] the most experts of a token in each layer, where they differ."""
+    layer_min_k: Sequence[int] | NDArray[Any] | None
+    """[layers] the fewest, where a router chooses fewer for some tokens; default: layer_k."""
+    layer_visit: Sequence[int] | NDArray[Any] | None
+    """[layers] how often the decoder ran the layer before, where it runs layers several times."""
     layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
     logits.
@@ -89,9 +96,13 @@ class Config:
             device if isinstance(device, int) else getattr(device, "index", None) or 0
         )  # torch's device has its number so
         self.layers = settings.get("layers", 0)
-        self.layer_map = integers(settings.get("layer_map"), np.int32)
-        self.layer_experts = integers(settings.get("layer_experts"), np.uint32)
-        self.layer_provenance = provenances(settings.get("layer_provenance"))
+        given = {name: settings.get(name) for name in ARRAYS}
+        self._arrays = layer_arrays(self.layers, **cast(dict[str, Any], given))
+        layer_provenance = provenances(settings.get("layer_provenance"))
+        if layer_provenance is not None:
+            self._arrays["layer_provenance"] = expect_layers(
+                layer_provenance, "layer_provenance", self.layers
+            )
         flags = sum(flag for name, flag in _SWITCHES.items() if settings.get(name))
         numbers: dict[str, int] = {}
         for name in ("layers", "k", "experts", "rows", "slots", "max_requests", "budget_bytes"):
@@ -101,15 +112,7 @@ class Config:
                 raise error(
                     Status.ERR_ARGUMENT, f"{name} is {numbers[name]}: give a number in [0, {most})"
                 )
-        for name in ("layer_map", "layer_experts", "layer_provenance"):
-            array = getattr(self, name)
-            if array is not None and len(array) != self.layers:
-                raise error(
-                    Status.ERR_ARGUMENT,
-                    f"{name} has {len(array)} elements, {self.layers} layers need one each: give"
-                    f" layers={len(array)}, or that many elements",
-                )
-            numbers[name] = 0 if array is None or not len(array) else describe(array, name).address
+        numbers.update(addresses(self._arrays))
         memory = structs.config.empty()
         raw.routecap_config_init(memory, structs.config.size)
         defaults = dict(zip(structs.config.fields, structs.config.read(memory)))
@@ -124,8 +127,16 @@ class Config:
             numbers["rows"],
             numbers["slots"],
         )
-        if self.layer_experts is not None and not self.experts:
-            self.experts = int(self.layer_experts.max(initial=0))
+        if "layer_experts" in self._arrays and not self.experts:
+            self.experts = int(self._arrays["layer_experts"].max(initial=0))
+        # Of the layers, [layers] each.
+        self.layer_map = self._arrays.get("layer_map", np.arange(self.layers, dtype=np.int32))
+        self.layer_experts = self._arrays.get(
+            "layer_experts", np.full(self.layers, self.experts, np.uint32)
+        )
+        self.layer_k = self._arrays.get("layer_k", np.full(self.layers, self.k, np.uint32))
+        self.layer_min_k = self._arrays.get("layer_min_k", self.layer_k)
+        self.layer_visit = self._arrays.get("layer_visit", np.zeros(self.layers, np.uint32))
         sink_dtype = settings.get("sink_dtype")
         defaults.update(
             numbers,

@@ -14,7 +14,17 @@ from ._docs import documented
 from ._errors import error, member
 from ._library import raw
 from ._protocols import TensorLike
-from ._reading import FILL, Coverage, copy_into, read_coverage, read_flags, read_missing, wait
+from ._reading import (
+    FILL,
+    KEPT,
+    NONE,
+    Coverage,
+    copy_into,
+    read_coverage,
+    read_flags,
+    read_missing,
+    wait,
+)
 from ._tensors import describe, dtype_of, numpy_dtype
 from .names import DtypeLike, OrderName
 
@@ -84,6 +94,9 @@ class _View:
             self._stride,
             self.segment_count,
             self._layer_provenance,
+            self._layer_k,
+            self._layer_min_k,
+            self._layer_visit,
         ) = structs.view.read(memory)
         self._handle = handle
         self._segments: memoryview | None = None  # their table
@@ -145,6 +158,18 @@ class _View:
     @property
     def layer_provenance(self) -> NDArray[np.int32]:
         return self._array(self._layer_provenance, (self.layers,), _INT32)
+
+    @property
+    def layer_k(self) -> NDArray[np.uint32]:
+        return self._array(self._layer_k, (self.layers,), _UINT32)
+
+    @property
+    def layer_min_k(self) -> NDArray[np.uint32]:
+        return self._array(self._layer_min_k, (self.layers,), _UINT32)
+
+    @property
+    def layer_visit(self) -> NDArray[np.uint32]:
+        return self._array(self._layer_visit, (self.layers,), _UINT32)
 
 
 _segment = struct.Struct("@QQQQQQi4x")
@@ -260,7 +285,7 @@ class Contents:
 
     @property
     def k(self) -> int:
-        """Experts per token."""
+        """Experts per token, the most of any layer: columns of a cell."""
         return self._look().k
 
     @property
@@ -275,7 +300,7 @@ class Contents:
     @property
     def dtype(self) -> "np.dtype[Any]":
         """Of the ids as they are kept (segments, the serialised form): uint8 up to 256 experts,
-        else int16.
+        or up to 255 where a cell may have fewer than k; else int16.
         """
         return self._look().dtype
 
@@ -293,6 +318,21 @@ class Contents:
     def layer_provenance(self) -> NDArray[np.int32]:
         """[layers] a Provenance each."""
         return self._look().layer_provenance
+
+    @property
+    def layer_k(self) -> NDArray[np.uint32]:
+        """[layers] the most experts of a token in each layer."""
+        return self._look().layer_k
+
+    @property
+    def layer_min_k(self) -> NDArray[np.uint32]:
+        """[layers] the fewest: the same, unless a router may choose fewer."""
+        return self._look().layer_min_k
+
+    @property
+    def layer_visit(self) -> NDArray[np.uint32]:
+        """[layers] how often a looped decoder ran the layer before."""
+        return self._look().layer_visit
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -339,6 +379,7 @@ class Contents:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
+        none: int = NONE,
         order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
@@ -350,7 +391,8 @@ class Contents:
         may have any distance; and into `mask`, bool or uint8 without the last dimension, which
         cells are valid.
 
-        Missing cells become `fill`. Returns OK, INCOMPLETE or NOT_CAPTURED; with `strict`, missing
+        Missing cells become `fill`, and columns of a valid cell that have no expert `none`. If these
+        are one number, give a mask. Returns OK, INCOMPLETE or NOT_CAPTURED; with `strict`, missing
         and recomputed cells are errors.
         """
         view = self._look()
@@ -365,6 +407,7 @@ class Contents:
             None,
             view.k,
             fill,
+            none,
             order,
             first_layer,
             layers,
@@ -387,6 +430,7 @@ class Contents:
         dtype: None = None,
         *,
         fill: int = FILL,
+        none: int = NONE,
         order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
@@ -400,6 +444,7 @@ class Contents:
         dtype: DtypeLike,
         *,
         fill: int = FILL,
+        none: int = NONE,
         order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
@@ -412,6 +457,7 @@ class Contents:
         dtype: DtypeLike | None = None,
         *,
         fill: int = FILL,
+        none: int = NONE,
         order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
@@ -422,7 +468,8 @@ class Contents:
         depends on nothing else: int16 holds the ids of every model, and -1.
 
         Missing cells have `fill` in every column. A `fill` that is an expert is refused: `masked`
-        tells missing cells from others with any.
+        tells missing cells from others with any. Where a cell has fewer than k experts, the columns
+        behind them have `none`.
 
         The array is a dense copy. `segments` are the ids in place.
         """
@@ -432,6 +479,7 @@ class Contents:
         self.copy_to(
             out,
             fill=0 if view.complete and fill == FILL else fill,
+            none=none,
             order=order,
             first_layer=first_layer,
             layers=layers,
@@ -445,13 +493,14 @@ class Contents:
         dtype: DtypeLike | None = None,
         *,
         fill: int = 0,
+        none: int = KEPT,
         order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The ids as a new array, as they are kept (`Routing.dtype`) unless `dtype` says otherwise,
         with `fill`, which may be any number here, in missing cells; and the mask: True where a cell
-        is valid.
+        is valid. Columns without an expert have `none`: -1, which is 255 in uint8.
         """
         out, mask = self._room(
             self.dtype if dtype is None else numpy_dtype(dtype_of(dtype)),
@@ -459,8 +508,23 @@ class Contents:
             first_layer,
             layers,
         )
-        self.copy_to(out, mask=mask, fill=fill, order=order, first_layer=first_layer, layers=layers)
+        self.copy_to(
+            out,
+            mask=mask,
+            fill=fill,
+            none=none,
+            order=order,
+            first_layer=first_layer,
+            layers=layers,
+        )
         return out, mask
+
+    def counts(self) -> NDArray[np.uint8]:
+        """[rows, layers] how many experts each cell has; 0 also where it is missing (`mask`)."""
+        counts: NDArray[np.uint8] = (self.ids(fill=FILL, none=NONE) >= 0).sum(
+            axis=2, dtype=np.uint8
+        )
+        return counts
 
     def _room(
         self, dtype: np.dtype[Any], order: Order | OrderName, first_layer: int, layers: int | None

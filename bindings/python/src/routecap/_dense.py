@@ -8,12 +8,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from . import _structs as structs
 from ._library import raw
+from ._reading import NONE
 from ._routing import Routing
 from ._tensors import dtype_of
 
 
 def to_array(routing: Routing, fill: int, dtype: DTypeLike = np.int16) -> NDArray[Any]:
-    """A copy of the ids of a routing that is ready, [rows, layers, k], with `fill` in missing cells.
+    """A copy of the ids of a routing that is ready, [rows, layers, k], with `fill` in missing cells,
+    and -2 in columns without an expert.
 
     In an unsigned dtype a negative fill becomes its two's complement: -1 is 255 in uint8.
 
@@ -33,4 +35,4 @@ def to_array(routing: Routing, fill: int, dtype: DTypeLike = np.int16) -> NDArra
 
 @functools.cache
 def _copy_options(dtype: "np.dtype[Any]", fill: int) -> bytes:
-    return structs.copy_options(dtype=dtype_of(dtype), fill=fill)
+    return structs.copy_options(dtype=dtype_of(dtype), fill=fill, none=NONE)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ._constants import IdSpace, Status
 from ._errors import Error, error, member
+from ._layers import ARRAYS, layers_of
 from ._mapped import INFO, ROUTING, TAR, routings_in
 from ._message import WireHint, WireOptions, wire_format
 from ._routing import Routing
@@ -257,8 +258,7 @@ def _save_safetensors(path: Path, samples: dict[str, Sample], progress: _Progres
             "missing": routing.reasons(),
             "tags": routing.tags,
             "first": np.array([routing.first], np.int64),
-            "layer_map": routing.layer_map,
-            "layer_experts": routing.layer_experts.astype(np.int32),
+            **{name: array.astype(np.int32) for name, array in layers_of(routing).items()},
             "layer_provenance": routing.layer_provenance,
         }
         tensors.update({f"{name}/{each}": array for each, array in arrays.items()})
@@ -294,8 +294,7 @@ def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Samp
         valid=missing == 0,
         reasons=missing,
         tags=tensor(f"{name}/tags"),
-        layer_map=tensor(f"{name}/layer_map"),
-        layer_experts=tensor(f"{name}/layer_experts"),
+        **{each: tensor(f"{name}/{each}") for each in ARRAYS},
         layer_provenance=tensor(f"{name}/layer_provenance"),
         id_space=member(IdSpace, about.get("id_space", "")),
     )

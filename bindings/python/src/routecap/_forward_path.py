@@ -1,6 +1,6 @@
 """The part of a capturer that runs in a forward pass, by one thread at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ._arguments import (
     TablesLike,
     by_layer,
     elements,
+    expect_no_expert,
     host_number,
     int32,
     one,
@@ -182,13 +183,20 @@ class ForwardPath(Opened):
         """The step of a ticket."""
         return Step(self, ticket)
 
+    def _k_of(self, layers: Iterable[int]) -> int:
+        """The most experts of a token in any of some layers."""
+        of = self._config.layer_k
+        return max((int(of[each]) for each in layers if 0 <= each < len(of)), default=self.k)
+
     def _source(
         self,
         name: str,
+        k: int,
         ids: TensorLike,
         dtype: DtypeLike | None,
         rows: int | None,
         columns: int | None,
+        none: int | None,
         first_row: int,
         live_rows: NumberLike | None,
         row_base: NumberLike | None,
@@ -197,18 +205,19 @@ class ForwardPath(Opened):
         """What record and record_layers have in common: fields of routecap_source from a tensor
         [rows, k], or [rows, columns], and its companions.
         """
+        expect_no_expert(none)
         tensor = describe(ids, name)
         expect_device(tensor, self._place, name)
         kind = expect_kind(tensor, dtype, _IDS, name)
         present, there, row_stride, column_stride = matrix(tensor, name, "k")
-        wanted = self.k if columns is None else columns
+        wanted = k if columns is None else columns
         if there != wanted and not self._disabled:
             stated = "" if columns is None else f", and columns={columns} was said"
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
-                f"{name} has {shape_and_dtype(tensor)}, the capturer has k={self.k}{stated}:"
+                f"{name} has {shape_and_dtype(tensor)}, the capturer has k={k}{stated}:"
                 f" (rows, {wanted}) is expected. Transpose what is [k, rows]; make the capturer with"
-                f" the model's k; or say columns={there} if each row has its {self.k} experts first"
+                f" the model's k; or say columns={there} if each row has its {k} experts first"
                 " and others behind them, as fused shared experts are",
             )
         if rows is None:
@@ -226,6 +235,7 @@ class ForwardPath(Opened):
             "row_stride": row_stride,
             "column_stride": column_stride,
             "k_source": there,
+            "none": none or 0,
             **self._placement(rows, first_row, live_rows, row_base, row_index),
         }
         return tensor, fields
@@ -285,19 +295,33 @@ class ForwardPath(Opened):
         row_index: TensorLike | None = None,
         offset: int = 0,
         table: TensorLike | None = None,
+        none: int | None = None,
         overlap: bool = False,
         stream: StreamLike | None = None,
     ) -> None:
-        """Copy the ids that a router chose into the sink of one layer.
+        """Copy the ids that a router chose into the sink of one layer, whose k may be its own.
 
         ids: a tensor [rows, k] of int16, int32, int64 or uint32, of any strides; for packed ones say
         dtype="id16_bf16". Where each row has more columns than k, of which the first k are its
         experts, say how many with columns=. row_index [rows] and table are int32 tensors on the same
         device. live_rows and row_base are one number each: an int, or such a tensor of one element,
         which is read when the stream gets there.
+
+        none: where layer_min_k allows fewer experts, the number that the router writes into the
+        columns behind them, such as -1 or the number of experts. Without it such cells are missing.
         """
         _, fields = self._source(
-            "ids", ids, dtype, rows, columns, first_row, live_rows, row_base, row_index
+            "ids",
+            self._k_of([layer]),
+            ids,
+            dtype,
+            rows,
+            columns,
+            none,
+            first_row,
+            live_rows,
+            row_base,
+            row_index,
         )
         address, size = self._table(table)
         source = structs.source(
@@ -323,6 +347,7 @@ class ForwardPath(Opened):
         row_base: NumberLike | None = None,
         row_index: TensorLike | None = None,
         offset: int = 0,
+        none: int | None = None,
         overlap: bool = False,
         whole_step: bool = False,
         stream: StreamLike | None = None,
@@ -330,7 +355,8 @@ class ForwardPath(Opened):
         """Copy the ids of several layers at once, after the last router.
 
         ids: one tensor [layers, rows, k] of all layers, a list of theirs, or {layer: tensor
-        [rows, k]} of some, all of one dtype, shape and strides; or what `layer_sources` made of that
+        [rows, k]} of some, all of one dtype, shape and strides (k is the largest of these layers: of
+        a layer with fewer, the first columns are read); or what `layer_sources` made of that
         and of the other arguments, which are left out then. tables: None, one tensor
         [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
 
@@ -351,6 +377,7 @@ class ForwardPath(Opened):
                 row_base=row_base,
                 row_index=row_index,
                 offset=offset,
+                none=none,
                 overlap=overlap,
                 whole_step=whole_step,
             )
@@ -373,6 +400,7 @@ class ForwardPath(Opened):
         row_base: NumberLike | None = None,
         row_index: TensorLike | None = None,
         offset: int = 0,
+        none: int | None = None,
         overlap: bool = False,
         whole_step: bool = False,
     ) -> "LayerSources":
@@ -395,7 +423,7 @@ class ForwardPath(Opened):
                 )
             per_layer = dict(zip(given, per_layer.values()))
         layers = np.zeros(len(given), structs.layer_source_dtype)
-        start = next(iter(given.values()), None)
+        start, k = next(iter(given.values()), None), self._k_of(given)
         described: Tensor | None = None
         first: dict[str, int] = {}
         addresses, table_addresses = [], []
@@ -407,7 +435,17 @@ class ForwardPath(Opened):
                     addresses.append(address)
                     continue
             tensor, fields = self._source(
-                name, each, dtype, rows, columns, first_row, live_rows, row_base, row_index
+                name,
+                k,
+                each,
+                dtype,
+                rows,
+                columns,
+                none,
+                first_row,
+                live_rows,
+                row_base,
+                row_index,
             )
             addresses.append(fields.pop("ids"))
             if per_layer is not None:
@@ -466,12 +504,8 @@ class ForwardPath(Opened):
         of each column. All else as `record` has it.
         """
         fields: dict[str, int] = {}
-        layer_experts = self._config.layer_experts
-        of_layer = (
-            self.experts
-            if layer_experts is None or not 0 <= layer < len(layer_experts)
-            else int(layer_experts[layer])
-        )
+        layer_experts, k = self._config.layer_experts, self._k_of([layer])
+        of_layer = int(layer_experts[layer]) if 0 <= layer < len(layer_experts) else self.experts
         wanted = of_layer if experts is None else experts
         if experts is None:
             experts = of_layer
@@ -526,11 +560,11 @@ class ForwardPath(Opened):
             expect_dtype(tensor, (Dtype.F32,), "weights")
             expect_writable(tensor, "weights")
             _, _, row_stride, column_stride = matrix(tensor, "weights", "k")
-            if tensor.shape != (rows, self.k) or column_stride != 1 or row_stride < self.k:
+            if tensor.shape != (rows, k) or column_stride != 1 or row_stride < k:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
                     f"weights has shape {tensor.shape} and strides {tensor.strides},"
-                    f" {(rows, self.k)} is expected, with the columns of a row next to one another",
+                    f" {(rows, k)} is expected, with the columns of a row next to one another",
                 )
             fields["weights"], fields["weights_stride"] = tensor.address, row_stride
         memory = structs.logits(
@@ -540,7 +574,7 @@ class ForwardPath(Opened):
         raw.routecap_layer_route(
             self._handle,
             layer,
-            router.memory(self._place, experts, self.k),
+            router.memory(self._place, experts, k),
             memory,
             self._stream(stream, logits),
         )
@@ -606,7 +640,8 @@ class ForwardPath(Opened):
     @documented("routecap_sink_bind")
     def bind(self, first_layer: int, tensor: TensorLike) -> None:
         """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
-        int16, int32 or int64, and is kept alive until the capturer is closed.
+        int16, int32 or int64, and is kept alive until the capturer is closed. k is that of these
+        layers. A router that chooses fewer writes NO_EXPERT into the columns behind.
         """
         found = describe(tensor, "tensor")
         expect_writable(found, "tensor")
@@ -619,7 +654,8 @@ class ForwardPath(Opened):
         """Hand over the rows of a step that was issued with Snapshot.LATER. Any thread may call it.
 
         ids: a tensor [layers, rows, k] of int16, int32 or int64 in host memory, in which only the
-        ids of a row must be next to one another. None: the rows will not come.
+        ids of a row must be next to one another. NO_EXPERT is in columns without an expert. None:
+        the rows will not come.
         """
         sink = None
         if ids is not None:

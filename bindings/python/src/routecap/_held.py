@@ -35,11 +35,15 @@ class HeldIds:
     recorded: how many layers the last pass recorded at once.
     """
 
-    def __init__(self, capturer: Capturer, logger: logging.Logger = logger) -> None:
+    def __init__(
+        self, capturer: Capturer, logger: logging.Logger = logger, none: int | None = None
+    ) -> None:
         """
         Args:
             logger: One that the engine shows.
+            none: As in `Capturer.record`.
         """
+        self._none = none
         self._capturer, self._logger = capturer, logger
         self._ids: dict[int, Any] = {}  # of this pass, by layer
         self._copies: dict[int, Any] = {}  # of these, in the pass that proves
@@ -124,13 +128,23 @@ class HeldIds:
         """
         alike: dict[tuple[object, ...], dict[int, Any]] = {}
         for layer, tensor in ids.items():
-            alike.setdefault((tensor.dtype, tensor.shape, tensor.stride()), {})[layer] = tensor
+            kind = tensor.dtype, tensor.shape, tensor.stride(), self._none_of(layer)
+            alike.setdefault(kind, {})[layer] = tensor
         found = []
-        for some in alike.values():
+        for (*_, none), some in alike.items():
             rows, columns = next(iter(some.values())).shape
             whole = len(alike) == 1 and rows <= step_rows
-            found.append(self._capturer.layer_sources(some, columns=columns, whole_step=whole))
+            found.append(
+                self._capturer.layer_sources(some, columns=columns, none=none, whole_step=whole)
+            )
         return found
+
+    def _none_of(self, layer: int) -> Any:
+        """What says in a layer that no expert was chosen; None where each token has all of them."""
+        fewer = self._none is not None and (
+            self._capturer.layer_min_k[layer] < self._capturer.layer_k[layer]
+        )
+        return self._none if fewer else None
 
     def _record(self, sources: list[LayerSources]) -> None:
         self.recorded = sum(len(each.layers) for each in sources)

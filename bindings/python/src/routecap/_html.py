@@ -19,6 +19,7 @@ from . import colours
 from ._capturer import Capturer
 from ._constants import Status
 from ._counts import Stats, StoreStats
+from ._layers import layer_names
 from ._load import Load
 from ._message import WireReport
 from ._plan import Plan
@@ -120,7 +121,8 @@ def _(of: Plan) -> str:
 @shown.register
 def _(of: Load) -> str:
     rows = f"{of.rows_prefill:,} rows of prefill", f"{of.rows_decode:,} of decode"
-    image = picture(of.total, of.layer_map, of.layer_experts)
+    names = layer_names(of.layer_map, of.layer_visit)
+    image = picture(of.total, names, of.layer_experts)
     return card(f"Load of {of.steps:,} steps", line(rows), image)
 
 
@@ -152,11 +154,11 @@ def routing(of: Routing, title: str = "Routing") -> str:
 def _missing(of: Routing) -> str:
     if of.complete:
         return ""
-    blocks, rows = of.missing, []
+    blocks, rows, names = of.missing, [], layer_names(of.layer_map, of.layer_visit)
     for block in blocks[:_SHOWN]:
         first, first_layer = int(block["first"]), int(block["first_layer"])
         last, last_layer = first + int(block["rows"]) - 1, first_layer + int(block["layers"]) - 1
-        layers = of.layer_map[[first_layer, last_layer]].tolist()
+        layers = names[first_layer], names[last_layer]
         why = reason_words(block["reason"])
         rows.append((f"{first} to {last}", f"{layers[0]} to {layers[1]}", why))
     return table(("rows missing", "in layers", "because"), rows, len(blocks))
@@ -165,11 +167,14 @@ def _missing(of: Routing) -> str:
 def _load(of: Routing) -> str:
     counted = of[:_ROWS]
     some = f", of the first {_ROWS:,} rows" if counted.rows < of.rows else ""
-    return picture(expert_load(counted), of.layer_map, of.layer_experts, some)
+    names = layer_names(of.layer_map, of.layer_visit)
+    return picture(expert_load(counted), names, of.layer_experts, some)
 
 
-def picture(load: Any, layer_map: Any, layer_experts: ArrayLike, of: str = "") -> str:
-    """The load [layers, experts], and who is the busiest. of: what it is the load of, in words."""
+def picture(load: Any, names: Sequence[str], layer_experts: ArrayLike, of: str = "") -> str:
+    """The load [layers, experts], and who is the busiest. names: of the layers. of: what it is the
+    load of, in words.
+    """
     if not load.any():
         return ""
     layers, experts = load.shape
@@ -179,7 +184,7 @@ def picture(load: Any, layer_map: Any, layer_experts: ArrayLike, of: str = "") -
         f"load of {experts} experts in {layers} layers{of}",
         (
             f"busiest: {figures.peak[worst]:.2f} means, expert {figures.busiest[worst]} in layer "
-            f"{layer_map[worst]}"
+            f"{names[worst]}"
         ),
         f"entropy {np.nanmean(figures.entropy):.3f}",
     ]

@@ -33,6 +33,8 @@ class Load:
     """[layers] index of each layer in the decoder."""
     layer_experts: NDArray[Any]
     """[layers] experts of each layer."""
+    layer_visit: NDArray[Any]
+    """[layers] how often a looped decoder ran the layer before."""
 
     @property
     def prefill(self) -> NDArray[np.uint64]:
@@ -103,7 +105,8 @@ class Load:
 
     def logical_count(self, decoder_layers: int | None = None) -> NDArray[np.uint64]:
         """[decoder_layers, experts], of both phases, as balancers take it: a row for each layer of
-        the decoder, 0 for those that were not captured. Default: up to the last captured one."""
+        the decoder, 0 for those that were not captured; visits of one layer are one row. Default: up
+        to the last captured one."""
         last = int(self.layer_map.max(initial=-1)) + 1
         if decoder_layers is not None and decoder_layers < last:
             raise error(
@@ -112,7 +115,7 @@ class Load:
                 "the model's number of layers, or none",
             )
         counts = np.zeros((decoder_layers or last, self.counts.shape[2]), np.uint64)
-        counts[self.layer_map] = self.total
+        np.add.at(counts, self.layer_map, self.total)
         return counts
 
     def save(self, path: str | os.PathLike[str], decoder_layers: int | None = None) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ._config import Config, Settings
 from ._constants import Backend, Role, Status
 from ._docs import documented
+from ._layers import experts_per_token
 from ._library import raw
 from ._tensors import HOST
 
@@ -76,7 +77,7 @@ class Opened:
 
     @property
     def k(self) -> int:
-        """The number of experts per token."""
+        """The number of experts per token, the most of any layer."""
         return self._config.k
 
     @property
@@ -110,20 +111,34 @@ class Opened:
     @property
     def layer_map(self) -> NDArray[np.int32]:
         """The index of each captured layer in the decoder, [layers]."""
-        given = self._config.layer_map
-        return np.arange(self.layers, dtype=np.int32) if given is None else given.copy()
+        return self._config.layer_map.copy()
 
     @property
     def layer_experts(self) -> NDArray[np.uint32]:
         """The number of experts of each layer, [layers]."""
-        given = self._config.layer_experts
-        return np.full(self.layers, self.experts, np.uint32) if given is None else given.copy()
+        return self._config.layer_experts.copy()
+
+    @property
+    def layer_k(self) -> NDArray[np.uint32]:
+        """The most experts of a token in each layer, [layers]."""
+        return self._config.layer_k.copy()
+
+    @property
+    def layer_min_k(self) -> NDArray[np.uint32]:
+        """The fewest, [layers]: the same, unless a router may choose fewer."""
+        return self._config.layer_min_k.copy()
+
+    @property
+    def layer_visit(self) -> NDArray[np.uint32]:
+        """How often a looped decoder ran each layer before, [layers]."""
+        return self._config.layer_visit.copy()
 
     def __repr__(self) -> str:
         config = self._config
         place = "host" if self._host else f"cuda:{config.device}"
         closed = ", closed" if self.closed else ""
+        k = experts_per_token(config.layer_k, config.layer_min_k)
         return (
-            f"<routecap.Capturer of {config.layers} layers, k={config.k}, {config.experts} experts,"
+            f"<routecap.Capturer of {config.layers} layers, k={k}, {config.experts} experts,"
             f" {config.rows} rows, {place}{closed}>"
         )

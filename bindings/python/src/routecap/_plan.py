@@ -30,8 +30,10 @@ from ._constants import (
 )
 from ._docs import documented
 from ._errors import error, member
+from ._layers import addresses, layer_arrays
 from ._library import raw
 from ._protocols import BytesLike, StreamLike, Tensor, TensorLike
+from ._reading import NONE
 from ._routing import Routing
 from ._tensors import (
     HOST,
@@ -103,8 +105,8 @@ class Plan:
 
     lengths: tokens of each sequence of the micro-batch, or cu_lengths, which is one longer: the
     first token of each among all, and their number. layers: how many MoE layers this pipeline stage
-    or virtual stage has, or the index of each in the decoder. k, experts, layer_experts: of the
-    model. expert_parallel: how many ranks share the experts, for balanced filling. needed: how many
+    or virtual stage has, or the index of each in the decoder. k, experts, layer_experts, layer_k,
+    layer_min_k, layer_visit: of the model, as in Settings. expert_parallel: how many ranks share the experts, for balanced filling. needed: how many
     rows of each sequence matter: those before the last token that has a loss (see `needed_rows`).
     Default: all but the last one. layout: "packed" (one after another), "padded_right" or
     "padded_left" ([samples, width]). context: how context_size ranks divide it: "zigzag",
@@ -115,7 +117,7 @@ class Plan:
     width, starts: to what it is padded; see routecap/plan.h. The defaults are the least that can be
     divided evenly. dtype, order: of the result. fill: what padding and rows that are not needed
     get: "balanced", or a number. lost: what lost cells get: a number (-1), "balanced", or "error":
-    they are refused.
+    they are refused. none: what columns without an expert get.
     """
 
     @documented("routecap_plan_config_init", "routecap_plan_create")
@@ -127,6 +129,9 @@ class Plan:
         k: int,
         experts: int | None = None,
         layer_experts: ArrayLike | None = None,
+        layer_k: ArrayLike | None = None,
+        layer_min_k: ArrayLike | None = None,
+        layer_visit: ArrayLike | None = None,
         cu_lengths: ArrayLike | None = None,
         needed: ArrayLike | None = None,
         padded_lengths: ArrayLike | None = None,
@@ -149,6 +154,7 @@ class Plan:
         order: Order | OrderName = Order.LAYER_MAJOR,
         fill: int | Literal["balanced"] = "balanced",
         lost: int | Literal["balanced", "error"] = -1,
+        none: int = NONE,
     ) -> None:
         held = {
             name: integers(values, np.uint64)
@@ -165,16 +171,15 @@ class Plan:
             if isinstance(given, str) and given not in names:
                 wanted = " or ".join(map(repr, names))
                 raise error(Status.ERR_ARGUMENT, f"{name} is {given!r}: give {wanted}, or a number")
-        layer_map = None if isinstance(layers, int) else integers(layers, np.int32)
-        held["layer_map"] = layer_map
         count = layers if isinstance(layers, int) else len(layers)
-        held["layer_experts"] = integers(layer_experts, np.uint32)
-        if (each := held["layer_experts"]) is not None and each.size != count:
-            raise error(
-                Status.ERR_SHAPE_MISMATCH,
-                f"layer_experts has {each.size} elements for {count} layers: give one for each"
-                " layer",
-            )
+        of_layers = layer_arrays(
+            count,
+            layer_map=None if isinstance(layers, int) else layers,
+            layer_experts=layer_experts,
+            layer_k=layer_k,
+            layer_min_k=layer_min_k,
+            layer_visit=layer_visit,
+        )
         config = structs.plan_config(
             layout=member(PlanLayout, layout),
             context=member(PlanContext, context),
@@ -200,11 +205,9 @@ class Plan:
             fill_value=0 if fill == "balanced" else fill,
             lost=_LOST.get(lost, PlanLost.MARK),
             lost_value=0 if lost in _LOST else lost,
-            **{
-                name: array.ctypes.data
-                for name, array in held.items()
-                if array is not None and array.size
-            },
+            none_value=none,
+            **addresses({name: array for name, array in held.items() if array is not None}),
+            **addresses(of_layers),
         )
         self._handle = raw.routecap_plan_create(config)[1]
         memory = structs.plan_shape.empty()
@@ -212,7 +215,7 @@ class Plan:
         self._shape = dict(zip(structs.plan_shape.fields, structs.plan_shape.read(memory)))
         self.samples = samples
         """Sequences of the micro-batch."""
-        self._layers = list(range(count)) if layer_map is None else layer_map.tolist()
+        self._layers: list[int] = of_layers.get("layer_map", np.arange(count)).tolist()
         self._lengths: list[int] = []
         if held["lengths"] is not None:
             self._lengths = held["lengths"].tolist()
@@ -232,6 +235,7 @@ class Plan:
 
     @property
     def k(self) -> int:
+        """Columns of a cell."""
         return int(self._shape["k"])
 
     @property

@@ -31,14 +31,18 @@ def wait(call: Callable[[int], Any], pending: Callable[[Any], bool], timeout: fl
             return result
 
 
-def _default_fill() -> int:
+def _defaults() -> dict[str, int]:
     memory = structs.copy_options.empty()
     raw.routecap_copy_options_init(memory, structs.copy_options.size)
-    return int(dict(zip(structs.copy_options.fields, structs.copy_options.read(memory)))["fill"])
+    return dict(zip(structs.copy_options.fields, structs.copy_options.read(memory)))
 
 
-FILL = _default_fill()
+FILL: int = _defaults()["fill"]
 """What missing cells become in a copy, unless the caller says otherwise: -1, which is no expert."""
+NONE: int = _defaults()["none"]
+"""Likewise each column of a valid cell that has no expert: -2."""
+KEPT = -1
+"""What such a column is in memory: every bit is set."""
 
 
 def rows_of(rows: int | None) -> int:
@@ -100,6 +104,7 @@ def copy_into(
     count: int | None,
     k: int,
     fill: int,
+    none: int,
     order: Order | OrderName,
     first_layer: int,
     layers: int,
@@ -177,6 +182,7 @@ def copy_into(
         row_stride=row_stride,
         layer_stride=layer_stride,
         fill=fill,
+        none=none,
     )
     memory = raw.memory(tensor.address, elements * tensor.itemsize, 1, tensor.holder)
     return call(options, memory, mask)

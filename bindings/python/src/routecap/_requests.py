@@ -13,7 +13,16 @@ from ._errors import Error, UnknownError, member
 from ._library import raw
 from ._opened import Opened
 from ._protocols import TensorLike
-from ._reading import FILL, Coverage, copy_into, read_coverage, read_flags, read_missing, rows_of
+from ._reading import (
+    FILL,
+    NONE,
+    Coverage,
+    copy_into,
+    read_coverage,
+    read_flags,
+    read_missing,
+    rows_of,
+)
 from ._routing import Routing
 from ._steps import Step, ticket_of
 from ._store import Adoption, Keys, Store, checked_keys
@@ -197,6 +206,7 @@ class Request:
         *,
         mask: NDArray[Any] | None = None,
         fill: int = FILL,
+        none: int = NONE,
         order: Order | OrderName = Order.ROW_MAJOR,
         first_layer: int = 0,
         layers: int | None = None,
@@ -221,6 +231,7 @@ class Request:
             None if rows in (ALL, LANDED) else rows,
             self.capturer.k,
             fill,
+            none,
             order,
             first_layer,
             layers,

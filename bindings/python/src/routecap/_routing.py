@@ -13,11 +13,12 @@ from ._constants import IdSpace, Missing, Provenance, Status, TrustFlag
 from ._contents import Contents, Segment, _Segments
 from ._docs import documented
 from ._errors import Error, error, member
+from ._layers import ARRAYS, expect_layers, experts_per_token, layer_arrays, layers_of
 from ._library import raw
 from ._message import WireHint, WireOptions, decode, encode
 from ._protocols import BytesLike, MessageLike
-from ._reading import rows_of
-from ._tensors import as_bytes, describe, dtype_of, integers, numpy_dtype, provenances
+from ._reading import FILL, NONE, rows_of
+from ._tensors import as_bytes, describe, dtype_of, numpy_dtype, provenances
 from .names import DtypeLike, IdSpaceName, ProvenanceName, WireLike
 
 _Slice = slice  # which means something else within the class
@@ -186,8 +187,12 @@ class Routing(Contents):
         tags: ArrayLike = 0,
         layer_map: ArrayLike | None = None,
         layer_experts: ArrayLike | None = None,
+        layer_k: ArrayLike | None = None,
+        layer_min_k: ArrayLike | None = None,
+        layer_visit: ArrayLike | None = None,
         layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
+        none: int = NONE,
         trusted: bool = False,
     ) -> "Routing":
         """Make a routing from ids [rows, layers, k] that routecap did not capture. `tags` is one
@@ -198,7 +203,11 @@ class Routing(Contents):
         not (one of Missing each, as `reasons` gives). Without it rows without any cell become
         ABSENT, other missing cells UNWRITTEN.
 
-        The arrays are copied. Every valid cell is checked for k distinct experts, unless `trusted`.
+        Where `layer_k` or `layer_min_k` say that a cell may have fewer than k experts, the columns
+        behind them have `none`. If that is -1, give `valid`: a missing cell has that, too.
+
+        The arrays are copied. Every valid cell is checked for as many distinct experts as its layer
+        allows, unless `trusted`.
         """
         most = experts if layer_experts is None else int(np.max(layer_experts, initial=1))
         if most is None:
@@ -221,8 +230,24 @@ class Routing(Contents):
                 " ids.astype(np.int32)",
             )
         rows, layers, k = given.shape
-        kept = np.ascontiguousarray(given, np.uint8 if most <= 256 else np.int16)
+        held = layer_arrays(
+            layers,
+            layer_map=layer_map,
+            layer_experts=layer_experts,
+            layer_k=layer_k,
+            layer_min_k=layer_min_k,
+            layer_visit=layer_visit,
+        )
+        unused = _unused(given, held.get("layer_k"), held.get("layer_min_k"), none)
+        kept = np.ascontiguousarray(
+            given, np.uint8 if most <= (256 if unused is None else 255) else np.int16
+        )
         if valid is None:
+            if unused is not None and none == FILL and unused.any():
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    "none is -1, which also says that a cell is missing: give valid, or another none",
+                )
             valid = _valid_by_fill(given)
         validity = None
         if valid is not None:
@@ -239,8 +264,15 @@ class Routing(Contents):
                 kept[~valid, 0] = (
                     _reasons(valid)[~valid] if reasons is None else np.asarray(reasons)[~valid]
                 )
-        if kept.dtype != given.dtype:
+        if unused is not None:
+            if valid is not None:
+                unused &= valid[..., None]
+            kept = kept.copy() if np.may_share_memory(kept, given) else kept
+            kept.view(f"u{kept.itemsize}")[unused] = np.iinfo(f"u{kept.itemsize}").max
+        if kept.dtype != given.dtype or unused is not None:
             wrong: NDArray[np.bool_] = (given < 0) | (given >= most)
+            if unused is not None:
+                wrong &= ~unused
             outside = np.asarray(wrong.any(axis=2) if valid is None else wrong.any(axis=2) & valid)
             if outside.any():
                 raise _wrong_cell(given, outside, f"ids of {most} experts are in [0, {most - 1}]")
@@ -267,11 +299,10 @@ class Routing(Contents):
             first=first,
             dtype=kept.dtype,
             experts=experts,
-            layer_map=layer_map,
-            layer_experts=layer_experts,
             layer_provenance=layer_provenance,
             id_space=id_space,
             trusted=trusted,
+            **held,
         )
 
     @staticmethod
@@ -287,13 +318,16 @@ class Routing(Contents):
         experts: int | None = None,
         layer_map: ArrayLike | None = None,
         layer_experts: ArrayLike | None = None,
+        layer_k: ArrayLike | None = None,
+        layer_min_k: ArrayLike | None = None,
+        layer_visit: ArrayLike | None = None,
         layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
         """A routing of segments in order; rows that no segment has are missing. `dtype` is that of
-        their ids.
+        their ids. Columns of a valid cell that have no expert come last, and have every bit set.
 
         The rows of an array may lie apart, if those of all arrays lie equally far apart. Arrays
         with validity right behind the ids of each row, as a pickled routing has them, are used in
@@ -366,6 +400,17 @@ class Routing(Contents):
                 " C-contiguous arrays (np.ascontiguousarray), or the same distance for all",
             )
         lent = None if copy else tuple(owners)
+        held = layer_arrays(
+            layers,
+            layer_map=layer_map,
+            layer_experts=layer_experts,
+            layer_k=layer_k,
+            layer_min_k=layer_min_k,
+            layer_visit=layer_visit,
+        )
+        provenance = provenances(layer_provenance)
+        if provenance is not None:
+            held["layer_provenance"] = expect_layers(provenance, "layer_provenance", layers)
         view = structs.view(
             dtype=dtype,
             layers=layers,
@@ -375,13 +420,7 @@ class Routing(Contents):
             first=first,
             rows=rows,
             row_stride=max(apart, default=0),
-            layer_map=address(integers(layer_map, np.int32), (layers,), np.int32, "layer_map"),
-            layer_experts=address(
-                integers(layer_experts, np.uint32), (layers,), np.uint32, "layer_experts"
-            ),
-            layer_provenance=address(
-                provenances(layer_provenance), (layers,), np.int32, "layer_provenance"
-            ),
+            **{name: address(array, (layers,), array.dtype, name) for name, array in held.items()},
             segments=describe(table, "segments").address if len(table) else 0,
             segment_size=table.dtype.itemsize,
             segment_count=len(table),
@@ -413,11 +452,7 @@ class Routing(Contents):
             )
             for s in _Segments(view)
         ]
-        tables = (
-            view.layer_map.tobytes(),
-            view.layer_experts.tobytes(),
-            view.layer_provenance.tobytes(),
-        )
+        tables = {name: array.tobytes() for name, array in layers_of(view).items()}
         return _rebuild, (
             segments,
             view.layers,
@@ -427,7 +462,8 @@ class Routing(Contents):
             view.dtype.str,
             view.row_stride,
             view.id_space,
-            *tables,
+            view.layer_provenance.tobytes(),
+            tables,
         )
 
     def __copy__(self) -> "Routing":
@@ -445,8 +481,18 @@ class Routing(Contents):
         view = self._look()
         return (
             f"<routecap.Routing of rows {view.first}..{view.first + view.rows - 1}, {view.layers}"
-            f" layers, k={view.k}, {status.name}>"
+            f" layers, k={experts_per_token(view.layer_k, view.layer_min_k)}, {status.name}>"
         )
+
+
+def _unused(
+    ids: NDArray[Any], layer_k: NDArray[Any] | None, layer_min_k: NDArray[Any] | None, none: int
+) -> NDArray[np.bool_] | None:
+    """Which columns of ids [rows, layers, k] have no expert; None if all cells have k."""
+    if all(each is None or (each == ids.shape[2]).all() for each in (layer_k, layer_min_k)):
+        return None
+    unused: NDArray[np.bool_] = ids == np.array(none).astype(ids.dtype)  # -1 is 255 in uint8
+    return unused
 
 
 def _valid_by_fill(ids: NDArray[Any]) -> NDArray[np.bool_] | None:
@@ -489,9 +535,8 @@ def _rebuild(
     dtype: str,
     stride: int,
     id_space: int,
-    layer_map: bytes,
-    experts: bytes,
     provenance: bytes,
+    tables: dict[str, bytes],
 ) -> Routing:
     """The routing of what Routing.__reduce_ex__ gave, over the buffers that arrived."""
     kind = np.dtype(dtype)
@@ -525,11 +570,10 @@ def _rebuild(
         rows=rows,
         first=first,
         dtype=kind,
-        layer_map=np.frombuffer(layer_map, np.int32),
         id_space=IdSpace(id_space),
-        layer_experts=np.frombuffer(experts, np.uint32),
         layer_provenance=np.frombuffer(provenance, np.int32),
         trusted=True,
+        **{name: np.frombuffer(tables[name], of) for name, of in ARRAYS.items()},
     )
 
 

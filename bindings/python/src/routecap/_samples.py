@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ._constants import MAX_POSITION, Status
 from ._errors import error
+from ._layers import layers_of
 from ._routing import Routing
 
 
@@ -87,7 +88,7 @@ def steps_of(sample: Sample) -> NDArray[np.int64] | None:
 
 
 def layer_of(routing: Routing, decoder_layer: int) -> int:
-    """The captured layer of a decoder layer."""
+    """The captured layer of a decoder layer: of its first visit, where the decoder loops."""
     layers: list[int] = routing.layer_map.tolist()
     if decoder_layer not in layers:
         raise error(
@@ -102,8 +103,6 @@ def alike(samples: Mapping[str, Sample]) -> list[dict[str, Sample]]:
     """The samples in groups whose layers, experts and k are the same: those of one model."""
     groups: dict[Any, dict[str, Sample]] = {}
     for name, sample in samples.items():
-        routing = sample.routing
-        groups.setdefault(
-            (routing.k, routing.layer_map.tobytes(), routing.layer_experts.tobytes()), {}
-        )[name] = sample
+        model = tuple(each.tobytes() for each in layers_of(sample.routing).values())
+        groups.setdefault((sample.routing.k, *model), {})[name] = sample
     return list(groups.values())

@@ -9,6 +9,7 @@ from . import _structs as structs
 from ._constants import ALL, AppendPolicy, IdSpace, SequenceFlag, Status
 from ._docs import documented
 from ._errors import error, member
+from ._layers import addresses, layer_arrays, layers_of
 from ._library import raw
 from ._protocols import BytesLike
 from ._routing import Routing
@@ -97,28 +98,30 @@ class Sequence:
         *,
         layer_map: ArrayLike | None = None,
         layer_experts: ArrayLike | None = None,
+        layer_k: ArrayLike | None = None,
+        layer_min_k: ArrayLike | None = None,
+        layer_visit: ArrayLike | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         budget_bytes: int = 0,
     ) -> None:
         """An empty sequence, for rows of so many layers and of k ids in [0, experts); or `like` a
-        routing.
+        routing. The arrays are as in Settings.
         """
-        held = [integers(layer_map, np.int32), integers(layer_experts, np.uint32)]
-        for name, array in zip(("layer_map", "layer_experts"), held):
-            if array is not None and array.size != layers:
-                raise error(
-                    Status.ERR_SHAPE_MISMATCH,
-                    f"{name} has {array.size} elements for {layers} layers: give one for each"
-                    " layer",
-                )
+        held = layer_arrays(
+            layers,
+            layer_map=layer_map,
+            layer_experts=layer_experts,
+            layer_k=layer_k,
+            layer_min_k=layer_min_k,
+            layer_visit=layer_visit,
+        )
         config = structs.sequence_config(
             layers=layers,
             k=k,
             experts=experts,
             id_space=member(IdSpace, id_space),
             budget_bytes=budget_bytes,
-            layer_map=held[0].ctypes.data if held[0] is not None else 0,
-            layer_experts=held[1].ctypes.data if held[1] is not None else 0,
+            **addresses(held),
         )
         self._handle = raw.routecap_sequence_create(config)[1]
 
@@ -134,10 +137,9 @@ class Sequence:
         return cls(
             len(routing.layer_map),
             routing.k,
-            layer_map=routing.layer_map,
-            layer_experts=routing.layer_experts,
             id_space=routing.id_space,
             budget_bytes=budget_bytes,
+            **layers_of(routing),
         )
 
     def free(self) -> None:

@@ -32,6 +32,9 @@ class Shape(TypedDict, total=False):
     id_space: IdSpace | IdSpaceName
     layer_map: Sequence[int] | NDArray[Any] | None
     layer_experts: Sequence[int] | NDArray[Any] | None
+    layer_k: Sequence[int] | NDArray[Any] | None
+    layer_min_k: Sequence[int] | NDArray[Any] | None
+    layer_visit: Sequence[int] | NDArray[Any] | None
     layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
 
 
@@ -127,7 +130,7 @@ class Store:
         **shape: Unpack[Shape],
     ) -> None:
         """Create a store in the shape of a capturer, or of settings: layers, k, experts, id_space,
-        layer_map, layer_experts, layer_provenance.
+        layer_map, layer_experts, layer_k, layer_min_k, layer_visit, layer_provenance.
         """
         self._handle: object = None
         self._take(block_rows, key_bytes, budget_bytes, generation, slot_keys)

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from ._constants import SERIALIZED_MIN, Status
 from ._errors import Error, error
+from ._layers import layers_of
 from ._mapped import Member, routings_in
 from ._protocols import BytesLike
+from ._reading import KEPT
 from ._routing import Routing, merge
 from ._serialized import Serialized, serialized_info, slice_pieces
 from ._tensors import as_bytes
@@ -93,8 +95,8 @@ class StoredRouting:
         if self._layers is None:
             return None
         has = Routing.deserialize(self._cut(self.first, 0)).layer_map
-        columns = np.flatnonzero(np.isin(has, self._layers))
-        return columns if len(columns) == len(set(self._layers)) < len(has) else None
+        columns = np.flatnonzero(np.isin(has, self._layers))  # all visits of each
+        return columns if np.isin(self._layers, has).all() and len(columns) < len(has) else None
 
     def __repr__(self) -> str:
         return (
@@ -127,9 +129,9 @@ def _of_columns(routing: Routing, columns: NDArray[np.intp]) -> Routing:
         valid=valid[:, columns],
         reasons=routing.reasons()[:, columns],
         tags=routing.tags,
-        layer_map=routing.layer_map[columns],
-        layer_experts=routing.layer_experts[columns],
         layer_provenance=routing.layer_provenance[columns],
         id_space=routing.id_space,
+        none=KEPT,
         trusted=True,  # it was checked as it was read
+        **{name: array[columns] for name, array in layers_of(routing).items()},
     )

@@ -10,6 +10,7 @@ when it is called.
     rows         to_array, Outbox, slice_table
     settings     option_values, expect_port, has_experts_field
     files        ROUTING, WIRE_ENDINGS, wire_ending, kind_to_write, in_folder, mapped
+    layers       layer_names, layers_of, experts_per_token
     samples      alike, layer_of, prompt_of, steps_of, token_texts
     the rest     error, wire_fact, library_path
 """
@@ -23,6 +24,7 @@ from ._errors import error
 from ._files import WIRE_ENDINGS, kind_to_write, wire_ending
 from ._held import HeldIds
 from ._kept_spans import KeptSpans, issue_prepared, raw_stream_of
+from ._layers import experts_per_token, layer_names, layers_of
 from ._library import path as library_path
 from ._mapped import ROUTING, in_folder, mapped
 from ._message import wire_fact
@@ -48,12 +50,15 @@ __all__ = [
     "error",
     "expect_device",
     "expect_port",
+    "experts_per_token",
     "has_experts_field",
     "in_backward",
     "in_folder",
     "issue_prepared",
     "kind_to_write",
+    "layer_names",
     "layer_of",
+    "layers_of",
     "library_path",
     "mapped",
     "option_values",

@@ -11,19 +11,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._constants import Missing, Provenance, Status
 from ._errors import error
+from ._layers import experts_per_token, layer_keys
+from ._reading import FILL
 from ._routing import Routing
 
 _CELLS = 1 << 17  # looked at in one go: bounds the memory that a long routing takes
 
 
 def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.bool_]]]:
-    """Its rows, some at a time: the position of the first, ids [rows, layers, k], and which cells
-    are valid [rows, layers].
+    """Its rows, some at a time: the position of the first, ids [rows, layers, k], negative where
+    there is no expert, and which cells are valid [rows, layers].
     """
     step = max(_CELLS // max(routing.layers, 1), 1)
     for start in range(0, routing.rows, step):
         part = routing[start : start + step]
-        yield part.first, *part.masked()
+        yield part.first, *_ids(part)
+
+
+def _ids(routing: Routing) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    return routing.masked(np.int16, fill=FILL)
 
 
 def facts(routing: Routing) -> list[str]:
@@ -34,7 +40,7 @@ def facts(routing: Routing) -> list[str]:
         _counted(routing.rows, "row")
         + (f" from position {routing.first}" if routing.first else ""),
         _counted(routing.layers, "layer"),
-        f"{routing.k} of {routing.experts} experts",
+        f"{experts_per_token(routing.layer_k, routing.layer_min_k)} of {routing.experts} experts",
         f"{there(routing)} of the cells" if cells else "no cells",
     ]
     if routing.id_space:
@@ -78,6 +84,7 @@ def several(routings: Routing | Iterable[Routing]) -> list[Routing]:
             )
         if not (
             np.array_equal(each.layer_map, like.layer_map)
+            and np.array_equal(each.layer_visit, like.layer_visit)
             and np.array_equal(each.layer_experts, like.layer_experts)
         ):
             raise error(
@@ -96,8 +103,8 @@ def expert_load(routings: Routing | Iterable[Routing]) -> NDArray[np.int64]:
     load = np.zeros(like.layers * like.experts, np.int64)
     base = np.arange(like.layers)[:, None] * like.experts
     for each in routings:
-        for _, ids, valid in _parts(each):
-            load += np.bincount((ids + base)[valid].ravel(), minlength=len(load))
+        for _, ids, _ in _parts(each):
+            load += np.bincount((ids + base)[ids >= 0], minlength=len(load))
     return load.reshape(like.layers, like.experts)
 
 
@@ -161,33 +168,37 @@ class Difference(NamedTuple):
 
     layer_map: NDArray[np.int32]
     """Index of each layer in the decoder: the layers that both have."""
+    layer_visit: NDArray[np.uint32]
+    """How often a looped decoder ran each of them before."""
     cells: NDArray[np.int64]
     """Cells that are valid in both."""
     ordered: NDArray[np.int64]
     """Of these, those whose ids differ, in order,"""
     sets: NDArray[np.int64]
     """and those whose ids differ as sets."""
+    ids: NDArray[np.int64]
+    """Ids of these cells: of the two, the one that has more."""
     common: NDArray[np.int64]
-    """Ids that both cells have, over all cells that are valid in both."""
+    """Of these, those that both have."""
     only_first: NDArray[np.int64]
     """Cells that are valid in the first alone,"""
     only_second: NDArray[np.int64]
     """and in the second alone."""
 
 
-def _common(first: Routing, second: Routing) -> tuple[NDArray[np.int32], Any, Any, int, int]:
-    """What two routings of one model both have: the decoder's indices of the layers, where these
-    are in each, the first position, and how many rows.
+def _common(first: Routing, second: Routing) -> tuple[Any, Any, int, int]:
+    """What two routings of one model both have: where the layers are in each, the first position,
+    and how many rows.
     """
     if first.k != second.k:
         raise error(
             Status.ERR_SHAPE_MISMATCH,
             f"k is {first.k} and {second.k}: give two routings of one model",
         )
-    layers, ours, theirs = np.intersect1d(first.layer_map, second.layer_map, return_indices=True)
+    _, ours, theirs = np.intersect1d(layer_keys(first), layer_keys(second), return_indices=True)
     start = max(first.first, second.first)
     end = min(first.first + first.rows, second.first + second.rows)
-    return layers, ours, theirs, start, max(end - start, 0)
+    return ours, theirs, start, max(end - start, 0)
 
 
 def difference(first: Routing, second: Routing) -> Difference:
@@ -195,11 +206,11 @@ def difference(first: Routing, second: Routing) -> Difference:
 
     Positions and layers that only one of them has are left out.
     """
-    layer_map, ours, theirs, start, rows = _common(first, second)
-    counts = np.zeros((6, len(layer_map)), np.int64)
-    if rows and len(layer_map):
+    ours, theirs, start, rows = _common(first, second)
+    counts = np.zeros((7, len(ours)), np.int64)
+    if rows and len(ours):
         for position, ids, valid in _parts(first.slice(start, rows)):
-            others, present = second.slice(position, len(ids)).masked()
+            others, present = _ids(second.slice(position, len(ids)))
             ids, valid, others, present = (
                 ids[:, ours],
                 valid[:, ours],
@@ -208,19 +219,22 @@ def difference(first: Routing, second: Routing) -> Difference:
             )
             both = valid & present
             same = (ids == others).all(axis=2)
-            shared = (ids[..., :, None] == others[..., None, :]).any(axis=3).sum(axis=2)
+            equal = (ids[..., :, None] == others[..., None, :]) & (ids >= 0)[..., None]
+            shared = equal.any(axis=3).sum(axis=2)
+            most = np.maximum((ids >= 0).sum(axis=2), (others >= 0).sum(axis=2))
             counts += [
                 cells.sum(axis=0)
                 for cells in (
                     both,
                     both & ~same,
-                    both & (shared < first.k),
+                    both & (shared < most),
+                    np.where(both, most, 0),
                     np.where(both, shared, 0),
                     valid & ~present,
                     present & ~valid,
                 )
             ]
-    return Difference(layer_map, *counts)
+    return Difference(first.layer_map[ours], first.layer_visit[ours], *counts)
 
 
 class Drift(NamedTuple):
@@ -230,6 +244,8 @@ class Drift(NamedTuple):
     """[rows] the positions that both have, one sequence after another."""
     layer_map: NDArray[np.int32]
     """[layers] index of each layer in the decoder: the layers that both have."""
+    layer_visit: NDArray[np.uint32]
+    """[layers] how often a looped decoder ran each of them before."""
     tags: NDArray[np.uint64]
     """[rows] the tags of the first one's rows, such as the version of the weights."""
     both: NDArray[np.bool_]
@@ -281,6 +297,7 @@ def drift(first: Routing | Iterable[Routing], second: Routing | Iterable[Routing
     return Drift(
         np.concatenate([each.positions for each in found]),
         found[0].layer_map,
+        found[0].layer_visit,
         np.concatenate([each.tags for each in found]),
         np.concatenate([each.both for each in found]),
         np.concatenate([each.differs for each in found]),
@@ -288,19 +305,20 @@ def drift(first: Routing | Iterable[Routing], second: Routing | Iterable[Routing
 
 
 def _drift(first: Routing, second: Routing) -> Drift:
-    layer_map, ours, theirs, start, rows = _common(first, second)
-    both = np.zeros((rows, len(layer_map)), np.bool_)
+    ours, theirs, start, rows = _common(first, second)
+    both = np.zeros((rows, len(ours)), np.bool_)
     differs = np.zeros_like(both)
     if both.size:
         for position, ids, valid in _parts(first.slice(start, rows)):
-            others, present = second.slice(position, len(ids)).masked()
+            others, present = _ids(second.slice(position, len(ids)))
             part = slice(position - start, position - start + len(ids))
             both[part] = valid[:, ours] & present[:, theirs]
             unequal = (np.sort(ids[:, ours]) != np.sort(others[:, theirs])).any(axis=2)
             differs[part] = both[part] & unequal
     return Drift(
         np.arange(start, start + rows),
-        layer_map,
+        first.layer_map[ours],
+        first.layer_visit[ours],
         np.asarray(first.slice(start, rows).tags) if rows else np.zeros(0, np.uint64),
         both,
         differs,

@@ -12,7 +12,8 @@ add. `in_batch` brings routings into the order of a batch, in which hooks see it
 `from_batch` brings what hooks saw into the rows of routings.
 `needed`, `distances` and `hit_rates` say what a cache of experts would do.
 
-NumPy only. Cells that are missing count nowhere, and neither does padding, which has no rows.
+NumPy only. Cells that are missing count nowhere, and neither does padding, which has no rows. Of a
+cell with fewer than k experts, these count.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from . import analysis
 from ._constants import Status
 from ._errors import error
+from ._layers import layer_names
+from ._reading import FILL, KEPT, NONE
 from ._routing import Routing
 from ._samples import layer_of
 from .analysis import expert_load, several
@@ -53,8 +56,8 @@ def _several(routings: Routing | Iterable[Routing]) -> list[Routing]:
 
 
 def _parts(routing: Routing) -> Iterator[tuple[int, NDArray[Any], NDArray[np.bool_]]]:
-    """Its rows, some at a time: the index of the first, ids [rows, layers, k], and which cells are
-    valid [rows, layers].
+    """Its rows, some at a time: the index of the first, ids [rows, layers, k], negative where there
+    is no expert, and which cells are valid [rows, layers].
     """
     for position, ids, valid in analysis._parts(routing):
         yield position - routing.first, ids, valid
@@ -68,6 +71,8 @@ class Usage(NamedTuple):
 
     layer_map: NDArray[np.int32]
     """[layers] index of each layer in the decoder."""
+    layer_visit: NDArray[np.uint32]
+    """[layers] how often a looped decoder ran the layer before."""
     layer_experts: NDArray[np.uint32]
     """[layers] how many experts each layer has."""
     tokens: NDArray[np.int64]
@@ -107,6 +112,7 @@ def usage(routings: Routing | Iterable[Routing]) -> Usage:
     found = _several(routings)
     return Usage(
         found[0].layer_map,
+        found[0].layer_visit,
         found[0].layer_experts,
         expert_load(found),
         len(found),
@@ -122,8 +128,8 @@ def coactivation(
 ) -> NDArray[Any]:
     """[layers, experts, experts] how many tokens were sent to both experts of a pair.
 
-    The diagonal is the load, and the sum over a layer is its tokens times k times k. Counts are
-    int64, and symmetric.
+    The diagonal is the load, and the sum over a layer is that of the square of each cell's experts:
+    its tokens times k times k, where each has k. Counts are int64, and symmetric.
 
     With `weights`, an array [rows, layers, k] for each routing, a pair counts the product of its
     two weights, in float64: the diagonal is the sum of squares.
@@ -139,14 +145,15 @@ def coactivation(
         for start, ids, valid in _parts(routing):
             for layer in range(layers):  # one after the other: what is counted fits into a cache
                 wide = ids[:, layer][valid[:, layer]].astype(np.int64)
-                places = wide[:, one] * experts + wide[:, other]
+                both = (wide[:, one] >= 0) & (wide[:, other] >= 0)
+                places = (wide[:, one] * experts + wide[:, other])[both]
                 by = None
                 if given is not None:
                     weight = given[number][start : start + len(ids), layer][valid[:, layer]]
-                    by = (weight[:, one].astype(np.float64) * weight[:, other]).ravel()
-                pairs[layer] += np.bincount(
-                    places.ravel(), by, minlength=experts * experts
-                ).reshape(experts, experts)
+                    by = (weight[:, one].astype(np.float64) * weight[:, other])[both]
+                pairs[layer] += np.bincount(places, by, minlength=experts * experts).reshape(
+                    experts, experts
+                )
     turned = pairs.transpose(0, 2, 1).copy()
     diagonal = np.arange(experts)
     turned[:, diagonal, diagonal] = 0  # a pair of one expert with itself was counted whole
@@ -192,11 +199,11 @@ def importance(
     total = np.zeros(layers * experts)
     base = np.arange(layers)[:, None] * experts
     for number, routing in enumerate(found):
-        for start, ids, valid in _parts(routing):
-            part = slice(start, start + len(ids))
+        for start, ids, _ in _parts(routing):
+            part, chosen = slice(start, start + len(ids)), ids >= 0
             added = given[number][part].astype(np.float64) * lengths[number][part]
-            places = (ids.astype(np.int64) + base)[valid].ravel()
-            total += np.bincount(places, added[valid].ravel(), minlength=len(total))
+            places = (ids.astype(np.int64) + base)[chosen]
+            total += np.bincount(places, added[chosen], minlength=len(total))
     tokens = expert_load(found).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return total.reshape(layers, experts) / np.where(tokens > 0, tokens, np.nan)
@@ -208,6 +215,7 @@ def in_batch(
     *,
     positions: ArrayLike | None = None,
     fill: int = -1,
+    none: int = NONE,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Bring the routings of a batch into the order in which the model computes its tokens.
 
@@ -218,8 +226,8 @@ def in_batch(
     mask). Each line is one text, unless `positions` [lines, columns] (position_ids) says that a
     line is packed with several: then a text begins where it is 0. Give at least one of the two.
 
-    Returns ids [lines * columns, layers, k], `fill` where there are none, and which cells are
-    valid, [lines * columns, layers]. A text's last token has no row where it was never an input.
+    Returns ids [lines * columns, layers, k], `fill` where there are none, `none` in columns of a
+    cell that have no expert, and which cells are valid, [lines * columns, layers]. A text's last token has no row where it was never an input.
 
     Of a pass that computes some columns alone, as in a chunked prefill, take these: with the mask
     of the whole batch, ids.reshape(lines, columns, layers, k)[:, start:stop].
@@ -230,7 +238,7 @@ def in_batch(
     ids = np.full((tokens, layers, k), fill, np.int64)
     valid = np.zeros((tokens, layers), np.bool_)
     for routing, at in zip(found, places):
-        rows, there = routing.masked(np.int64)
+        rows, there = routing.masked(np.int64, none=none)
         ids[at] = np.where(there[..., None], rows, fill)
         valid[at] = there
     return ids, valid
@@ -242,16 +250,18 @@ def from_batch(
     ids: ArrayLike,
     *values: ArrayLike,
     positions: ArrayLike | None = None,
+    none: int = NONE,
 ) -> list[list[NDArray[Any]]]:
     """Bring what hooks saw of a batch into the rows and columns of its routings: the inverse of
     `in_batch`, for `importance` and `coactivation`.
 
     `ids` are the experts that the hooks saw, [lines * columns, layers, k] (or [lines, columns,
     layers, k]); each of `values` has a number for each of them, such as the routers' weights or the
-    norms of what the experts return. `mask` and `positions` are as in `in_batch`.
+    norms of what the experts return. `mask` and `positions` are as in `in_batch`. `none` is what the
+    hooks saw in columns without an expert.
 
     Returns for each of `values` a list with an array [rows, layers, k] for each routing, in the
-    order of its ids; 0 in cells that are missing.
+    order of its ids; 0 in cells that are missing, and in columns without an expert.
 
     Raises:
         ValueError: The experts of a valid cell are others than the hooks saw there: `mask` or the
@@ -261,6 +271,7 @@ def from_batch(
     places, tokens = _places(found, mask, positions)
     layers, k = found[0].layers, found[0].k
     seen, *given = (_flat(each, tokens, layers, k) for each in (ids, *values))
+    seen = np.where(seen == none, KEPT, seen.astype(np.int64))
     rows_of: list[list[NDArray[Any]]] = [[] for _ in given]
     for number, (routing, at) in enumerate(zip(found, places)):
         rows, there = routing.masked(np.int64)
@@ -271,7 +282,7 @@ def from_batch(
             row, layer = np.argwhere(other)[0]
             raise ValueError(
                 f"routing {number} has experts {rows[row, layer].tolist()} at position"
-                f" {routing.first + row} of layer {routing.layer_map[layer]}, and the hooks saw"
+                f" {routing.first + row} of layer {_name(routing, layer)}, and the hooks saw"
                 f" {seen[at][row, layer].tolist()}: give routings, mask and hooks of one batch"
             )
         # From a column of the routing to its place in the sorted cell, and on to the hooks' column.
@@ -279,8 +290,13 @@ def from_batch(
         for arrays, value in zip(rows_of, given):
             mine = np.take_along_axis(value[at], columns, -1)
             mine[~there] = 0
+            mine[rows == KEPT] = 0
             arrays.append(mine)
     return rows_of
+
+
+def _name(routing: Routing, layer: int) -> str:
+    return layer_names(routing.layer_map, routing.layer_visit)[layer]
 
 
 def _places(
@@ -345,8 +361,8 @@ def needed(
     """The experts of one layer that each step of an engine needs: for each step the ids in
     ascending order, each once, over all requests of the step.
 
-    `layer` is the index in the decoder. `steps` says for each routing which step computed each
-    row, [rows] of integers in any numbering that ascends with time; a step without valid cells is
+    `layer` is the index in the decoder, in its first visit where the decoder loops. `steps` says for each routing which step computed each
+    row, [rows] of integers in any numbering that ascends with time; a step without an expert is
     left out. Without it each row is a step of its own, one routing after the other: a sequence
     that was generated alone.
     """
@@ -360,12 +376,12 @@ def needed(
         )
     numbers, chosen, before = [], [], 0
     for number, routing in enumerate(found):
-        ids, valid = routing.masked(np.int64, first_layer=captured, layers=1)
-        there = valid[:, 0]
+        ids, _ = routing.masked(np.int64, fill=FILL, first_layer=captured, layers=1)
+        rows, columns = np.nonzero(ids[:, 0] >= 0)
         step = before + np.arange(routing.rows) if given is None else given[number]
         before += routing.rows
-        numbers.append(np.repeat(np.asarray(step, np.int64)[there], routing.k))
-        chosen.append(ids[there, 0].ravel())
+        numbers.append(np.asarray(step, np.int64)[rows])
+        chosen.append(ids[rows, 0, columns])
     experts = found[0].experts
     # Each step and expert once, by step and then by expert.
     at, which = np.concatenate(numbers), np.concatenate(chosen)

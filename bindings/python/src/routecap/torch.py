@@ -19,9 +19,10 @@ import torch
 from numpy.typing import NDArray
 
 from . import _structs as structs
+from ._arguments import expect_no_expert
 from ._capturer import Capturer as _Capturer
 from ._config import Settings
-from ._constants import Backend, Role, Snapshot, Status
+from ._constants import NO_EXPERT, Backend, Role, Snapshot, Status
 from ._errors import error
 from ._library import raw
 from ._protocols import StreamLike, Tensor
@@ -139,8 +140,8 @@ class Capturer(_Capturer):
             self.ids = tensor.transpose(0, 1)
 
     def sink(self, layer: int) -> torch.Tensor:
-        """Where a router may write the ids of a layer, [rows, k]."""
-        return self.ids[:, layer]
+        """Where a router may write the ids of a layer, [rows, k]; NO_EXPERT where it chose none."""
+        return self.ids[:, layer, : self._k_of([layer])]
 
     def begin(self, rows: int, *, stream: StreamLike | None = None) -> None:
         """Begin a pass of up to `rows` rows: whatever it does not write is missing.
@@ -172,12 +173,15 @@ class Capturer(_Capturer):
         columns: int | None = None,
         first_row: int = 0,
         table: torch.Tensor | None = None,
+        none: int | None = None,
         **others: object,
     ) -> None:
-        """Copy the ids [rows, k] that a router chose, of int16, int32 or int64.
+        """Copy the ids [rows, k] that a router chose, of int16, int32 or int64. A layer may have a k
+        of its own.
 
         Where each row has more columns than k, of which the first k are its experts, say how many
-        with `columns`. With a `table` [ids] of int32 or int64 they are looked up in it. Each row of a
+        with `columns`. With a `table` [ids] of int32 or int64 they are looked up in it. `none` is as
+        in routecap.Capturer.record. Each row of a
         layer is recorded once in a pass: for micro-batches, give each its `first_row`.
         """
         _expect_none(others)
@@ -187,13 +191,15 @@ class Capturer(_Capturer):
                 f"layer {layer} is not one of the {self.layers} that are captured: count the MoE"
                 " layers from 0",
             )
-        self._expect(ids, f"ids of layer {layer}", columns)
+        k = self._k_of([layer])
+        self._expect(ids, f"ids of layer {layer}", k, columns)
+        unused = self._unused(ids, (layer,), none)
         if table is not None:
             self._expect_table(table)
             inside = (ids >= 0) & (ids < len(table))
             ids = table[ids.long().where(inside, 0)].where(inside, _NO_ID)
         rows = self._claim((layer,), first_row, len(ids))
-        self._write(ids, self.ids[rows, layer])
+        self._write(ids, unused, self.ids[rows, layer, :k])
 
     def record_layers(
         self,
@@ -201,44 +207,56 @@ class Capturer(_Capturer):
         *,
         columns: int | None = None,
         first_row: int = 0,
+        none: int | None = None,
         whole_step: bool = False,
         **others: object,
     ) -> None:
         """Copy the ids of several layers at once, behind the last router: a tensor [layers, rows, k]
         or a list of one tensor for each layer, of all layers, or {layer: tensor} of some, of one
-        shape and type. `columns` is as in `record`.
+        shape and type. `columns` and `none` are as in `record`.
 
         whole_step: The call also begins the pass, with as many rows as the ids have.
         """
         sources = (
             ids
             if isinstance(ids, LayerSources)
-            else self.layer_sources(ids, columns=columns, whole_step=whole_step, **others)
+            else self.layer_sources(
+                ids, columns=columns, none=none, whole_step=whole_step, **others
+            )
         )
-        layers, tensors = sources.layers["layer"].tolist(), sources.held
+        layers, (tensors, none) = sources.layers["layer"].tolist(), sources.held
         if sources.whole_step:
             self.begin(tensors[0].shape[0] if layers else 0)
         if not layers:
             return
-        if layers != list(range(layers[0], layers[0] + len(layers))):
+        k = self._k_of(layers)
+        alike = all(self._k_of([layer]) == k for layer in layers)
+        if not alike or layers != list(range(layers[0], layers[0] + len(layers))):
             for layer, each in zip(layers, tensors, strict=True):
-                self.record(layer, each, columns=each.shape[1], first_row=first_row)
+                self.record(layer, each, columns=each.shape[1], first_row=first_row, none=none)
             return
         whole = tensors if isinstance(tensors, torch.Tensor) else torch.stack(tensors)
         rows = self._claim(layers, first_row, whole.shape[1])
-        self._write(whole.transpose(0, 1), self.ids[rows, layers[0] : layers[0] + len(layers)])
+        unused = self._unused(whole, layers, none)
+        self._write(
+            whole.transpose(0, 1),
+            None if unused is None else unused.transpose(0, 1),
+            self.ids[rows, layers[0] : layers[0] + len(layers), :k],
+        )
 
     def layer_sources(
         self,
         ids: _Layers,
         *,
         columns: int | None = None,
+        none: int | None = None,
         whole_step: bool = False,
         **others: object,
     ) -> LayerSources:
         """The ids of `record_layers`, checked once, for memory that is recorded again and again."""
         _expect_none(others)
         tensors = list(ids.values()) if isinstance(ids, Mapping) else ids
+        k = self._k_of(ids if isinstance(ids, Mapping) else range(self.layers))
         if not isinstance(ids, Mapping) and len(tensors) != self.layers:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
@@ -254,35 +272,52 @@ class Capturer(_Capturer):
                 " count the MoE layers from 0",
             )
         for layer, each in zip(layers["layer"], tensors):
-            self._expect(each, f"ids of layer {layer}", columns)
+            self._expect(each, f"ids of layer {layer}", k, columns)
             if each.shape != tensors[0].shape or each.dtype != tensors[0].dtype:
                 raise error(
                     Status.ERR_SHAPE_MISMATCH,
                     f"ids of layer {layer} differ from those of the first layer in shape or type:"
                     " record them by themselves, with record()",
                 )
-        return LayerSources(b"", layers, None, tensors, whole_step)
+        return LayerSources(b"", layers, None, (tensors, none), whole_step)
 
-    def _write(self, ids: torch.Tensor, to: torch.Tensor) -> None:
-        ids, most = ids[..., : self.k], torch.iinfo(to.dtype).max
+    def _unused(
+        self, ids: torch.Tensor, layers: Iterable[int], none: int | None
+    ) -> torch.Tensor | None:
+        """Which columns say that no expert was chosen."""
+        if none is None:
+            return None
+        expect_no_expert(none)
+        for layer in layers:
+            if self._config.layer_min_k[layer] == self._config.layer_k[layer]:
+                raise error(
+                    Status.ERR_ARGUMENT,
+                    f"none is {none}, and every token has {self._config.layer_k[layer]} experts in"
+                    f" layer {layer}: make the capturer with layer_min_k, or leave none out",
+                )
+        return ids == none
+
+    def _write(self, ids: torch.Tensor, unused: torch.Tensor | None, to: torch.Tensor) -> None:
+        k = to.shape[-1]
+        ids, most = ids[..., :k], torch.iinfo(to.dtype).max
         # In the narrower type no number may wrap around to an id.
         if self.experts <= most:
             ids = ids.clamp(_NO_ID, self.experts)
-        elif torch.iinfo(ids.dtype).max > most:
+        else:
             ids = ids.where((ids >= 0) & (ids <= most), _NO_ID)
-        to.copy_(ids)
+        to.copy_(ids if unused is None else ids.where(~unused[..., :k], NO_EXPERT))
 
-    def _expect(self, ids: torch.Tensor, name: str, columns: int | None) -> None:
+    def _expect(self, ids: torch.Tensor, name: str, k: int, columns: int | None) -> None:
         _expect_tensor(ids, name, _TYPES)
-        wanted = self.k if columns is None else columns
-        if ids.dim() != 2 or ids.shape[1] != wanted or wanted < self.k:
+        wanted = k if columns is None else columns
+        if ids.dim() != 2 or ids.shape[1] != wanted or wanted < k:
             stated = "" if columns is None else f", and columns={columns} was said"
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
                 f"{name} have shape {tuple(ids.shape)} and dtype {ids.dtype}, the capturer has"
-                f" k={self.k}{stated}: (rows, {max(wanted, self.k)}) is expected. Transpose what is"
+                f" k={k}{stated}: (rows, {max(wanted, k)}) is expected. Transpose what is"
                 " [k, rows]; make the capturer with the model's k; or say columns= if each row has"
-                f" its {self.k} experts first and others behind them, as fused shared experts are",
+                f" its {k} experts first and others behind them, as fused shared experts are",
             )
 
     def _expect_table(self, table: torch.Tensor) -> None:

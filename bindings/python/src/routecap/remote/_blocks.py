@@ -37,6 +37,12 @@ class BlockRows:
                 f"objects of {layers} layers do not have layer {int(like.layer_map.max())}: give"
                 " as layers how many a row of them has",
             )
+        if (like.layer_min_k < like.k).any() or like.layer_visit.any():
+            raise error(
+                Status.ERR_SHAPE_MISMATCH,
+                "objects of raw ids cannot say that a cell has fewer than k experts, nor that a layer"
+                " ran again: read such rows as vLLM's own capture does not write them, by a reference",
+            )
         self.first, self.rows = first, rows
         self._reader, self._store, self._keys = reader, store, list(keys)
         self._most = block_rows

@@ -16,7 +16,7 @@ from routecap import (
     Status,
     serialized_info,
 )
-from routecap.adapter import error, slice_table
+from routecap.adapter import error, layers_of, slice_table
 
 from ..names import IdSpaceName
 from ._account import Account
@@ -46,8 +46,8 @@ class Reader(Account):
 
     Args:
         stores: One for each scheme that references may have.
-        layers, k, experts, layer_map, layer_experts, id_space: The shape of the rows, as in
-            routecap.Sequence. Objects of another are refused.
+        layers, k, experts, layer_map, layer_experts, layer_k, layer_min_k, layer_visit, id_space: The
+            shape of the rows, as in routecap.Sequence. Objects of another are refused.
         oldest: Rows of a lower generation are stale.
         max_object_bytes: Objects that claim to be larger are refused.
         max_read_bytes: What one call reads at most; a plan that needs more is refused as a whole.
@@ -64,6 +64,9 @@ class Reader(Account):
         experts: int | None = None,
         layer_map: Any = None,
         layer_experts: Any = None,
+        layer_k: Any = None,
+        layer_min_k: Any = None,
+        layer_visit: Any = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         oldest: int = 0,
         max_object_bytes: int = 1 << 30,
@@ -77,6 +80,9 @@ class Reader(Account):
                 experts=experts,
                 layer_map=layer_map,
                 layer_experts=layer_experts,
+                layer_k=layer_k,
+                layer_min_k=layer_min_k,
+                layer_visit=layer_visit,
                 id_space=id_space,
             ),
             pin,
@@ -258,7 +264,7 @@ class Reader(Account):
                     " new reference"
                 )
             shape = Routing.deserialize(bytes(_Slice(header, info.first, 0).header))
-            for name in ("k", "id_space", "layer_map", "layer_experts"):
+            for name in ("k", "id_space", *layers_of(self.like)):
                 if not np.array_equal(getattr(shape, name), getattr(self.like, name)):
                     raise ValueError(
                         f"its {name} is not the reader's: make the reader with the shape of the"
@@ -292,9 +298,8 @@ class Reader(Account):
             first=wanted.first,
             valid=np.zeros(shape, np.bool_),
             reasons=np.full(shape, int(reason), np.uint8),
-            layer_map=self.like.layer_map,
-            layer_experts=self.like.layer_experts,
             id_space=self.like.id_space,
+            **layers_of(self.like),
         )
         reference = wanted.of.reference
         self.lost(why, wanted.rows)
