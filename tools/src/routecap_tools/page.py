@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from routecap import Missing, Routing, Sample, version
-from routecap.adapter import alike, layer_of, prompt_of, token_texts
+from routecap.adapter import (
+    alike,
+    experts_per_token,
+    layer_names,
+    layer_of,
+    prompt_of,
+    token_texts,
+)
 from routecap.analysis import balance, expert_load, reason_words
 from routecap.colours import expert, hexadecimal, mark, ramp
 
@@ -42,17 +49,22 @@ def page(
     for number, group in enumerate(alike(samples)):
         like = next(iter(group.values())).routing
         total = np.zeros((like.layers, like.experts), np.int64)
+        tokens = np.zeros(like.layers, np.int64)
         for name, sample in progress(group.items()):
-            load = expert_load(sample.routing)
+            load, of_sample = expert_load(sample.routing), sample.routing.mask().sum(axis=0)
             total += load
-            written.append({"name": name, "group": number, **_sample(sample, load, share)})
+            tokens += of_sample
+            shown = _sample(sample, share)
+            shown["load"] = _load(load, of_sample, sample.routing)
+            written.append({"name": name, "group": number, **shown})
         groups.append(
             {
-                "layers": like.layer_map.tolist(),
+                "layers": layer_names(like.layer_map, like.layer_visit),
                 "experts": like.layer_experts.tolist(),
                 "k": like.k,
+                "per_token": experts_per_token(like.layer_k, like.layer_min_k),
                 "chosen": 0 if layer is None else layer_of(like, layer),
-                "load": _load(total, like),
+                "load": _load(total, tokens, like),
             }
         )
     themes = {
@@ -78,7 +90,7 @@ def page(
     )
 
 
-def _sample(sample: Sample, load: NDArray[np.int64], share: float) -> dict[str, Any]:
+def _sample(sample: Sample, share: float) -> dict[str, Any]:
     routing, coverage = sample.routing, sample.routing.coverage()
     shown = routing[: int(min(routing.rows, _ROWS) * share)]
     texts, tags = token_texts(sample), np.unique(routing.tags)
@@ -92,22 +104,23 @@ def _sample(sample: Sample, load: NDArray[np.int64], share: float) -> dict[str, 
         "missing": coverage.cells_missing,
         "tags": [str(tag) for tag in (tags if len(tags) < 2 else tags[[0, -1]])],
         "ids": _ids(shown),
-        "load": _load(load, routing),
     }
 
 
 def _ids(routing: Routing) -> str:
     """[rows, layers, k] in 16 bits, little endian, compressed; in a missing cell 65535 - its
-    Missing.
+    Missing, and 65535 in columns without an expert.
     """
-    ids, reasons = routing.masked(np.uint16)[0], routing.reasons()
+    ids, reasons = routing.masked(np.uint16, none=-1)[0], routing.reasons()
     ids[reasons > 0] = 65535 - reasons[reasons > 0, None].astype(np.uint16)
     return b64encode(zlib.compress(ids.astype("<u2").tobytes(), 9)).decode()
 
 
-def _load(load: NDArray[np.int64], like: Routing) -> dict[str, Any]:
+def _load(load: NDArray[np.int64], tokens: NDArray[np.int64], like: Routing) -> dict[str, Any]:
+    """The load [layers, experts], and of how many tokens it is, [layers]."""
     figures = balance(load, like.layer_experts)._asdict()
     return {
+        "tokens": tokens.tolist(),
         "counts": [row[:experts].tolist() for row, experts in zip(load, like.layer_experts)],
         **{
             name: [None if value != value else round(value, 4) for value in column.tolist()]

@@ -10,7 +10,15 @@ from unicodedata import east_asian_width
 import numpy as np
 from numpy.typing import ArrayLike
 from routecap import Missing, Routing, Sample, Status, colours
-from routecap.adapter import alike, error, layer_of, prompt_of, token_texts
+from routecap.adapter import (
+    alike,
+    error,
+    experts_per_token,
+    layer_names,
+    layer_of,
+    prompt_of,
+    token_texts,
+)
 from routecap.analysis import Drift, balance, expert_load, facts, reason_words
 from routecap.experts import Usage, hit_rates
 
@@ -39,7 +47,7 @@ _REASONS |= {Missing.OUT_OF_RANGE: _INK, Missing.DUPLICATE: "#9a97a8"}
 
 
 def heat_map(axes: "Axes", load: ArrayLike, layer_map: ArrayLike | None = None) -> None:
-    """The load [layers, experts], in means of each layer.
+    """The load [layers, experts], in means of each layer. layer_map: the numbers or names of these.
 
     Small loads are lifted where they could not be seen.
     """
@@ -102,12 +110,14 @@ def positions(axes: "Axes", routing: Routing, layer: int) -> None:
     being seen: then all are shaded.
     """
     captured = layer_of(routing, layer)
-    ids, valid = (array[:, 0] for array in routing.masked(np.int64, first_layer=captured, layers=1))
+    ids, valid = (
+        array[:, 0] for array in routing.masked(np.int64, fill=-1, first_layer=captured, layers=1)
+    )
     experts = int(routing.layer_experts[captured])
     starts = _bins(routing.rows)
     column = np.repeat(np.arange(len(starts)), np.diff(starts, append=routing.rows))
     counts = np.bincount(
-        (ids * len(starts) + column[:, None])[valid].ravel(), minlength=experts * len(starts)
+        (ids * len(starts) + column[:, None])[ids >= 0], minlength=experts * len(starts)
     ).reshape(experts, len(starts))
     share = counts / np.maximum(np.bincount(column[valid], minlength=len(starts)), 1)
     strength = (
@@ -139,7 +149,7 @@ def coverage(axes: "Axes", routing: Routing) -> None:
     tones[0] = _rgb("#efece4")
     tones[list(Missing)] = [_rgb(_REASONS[reason]) for reason in Missing]
     _image(axes, tones[why.T], routing)
-    _layers(axes, routing.layers, routing.layer_map, 6)
+    _layers(axes, routing.layers, layer_names(routing.layer_map, routing.layer_visit), 6)
     reasons = [reason for reason in Missing if (why == reason).any()]
     axes.legend(
         handles=[Patch(color=_REASONS[reason], label=reason_words(reason)) for reason in reasons],
@@ -167,7 +177,7 @@ def usage(axes: "Axes", used: Usage, levels: Sequence[int] = (0, 10, 100)) -> No
     axes.set_xlabel("experts")
     _whole(axes.xaxis)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
-    _layers(axes, len(layers), used.layer_map)
+    _layers(axes, len(layers), layer_names(used.layer_map, used.layer_visit))
     _plain(axes)
 
 
@@ -224,7 +234,7 @@ def drift(axes: "Axes", found: Drift) -> None:
     )
     axes.set_xlabel("position")
     _whole(axes.xaxis)
-    _layers(axes, len(found.layer_map), found.layer_map)
+    _layers(axes, len(found.layer_map), layer_names(found.layer_map, found.layer_visit))
     cells, differ = int(found.both.sum()), int(found.differs.sum())
     axes.set_title(f"{differ:,} of {cells:,} compared cells differ", fontsize=9)
 
@@ -296,7 +306,7 @@ class _Text(NamedTuple):
 
 def _typeset(sample: Sample, layer: int) -> _Text:
     routing = sample.routing[: _COLUMNS * _LINES]  # more there is no room for
-    ids, valid = routing.masked(first_layer=layer_of(routing, layer), layers=1)
+    ids, valid = routing.masked(np.int16, first_layer=layer_of(routing, layer), layers=1)
     texts = token_texts(sample._replace(routing=routing)) or [
         f" {routing.first + row} " for row in range(routing.rows)
     ]
@@ -315,7 +325,8 @@ def _typeset(sample: Sample, layer: int) -> _Text:
                 break
             if number == 0:
                 starts.append((line, column))
-            image[line, column : column + width] = colours.expert(chosen, False)
+            if chosen >= 0:
+                image[line, column : column + width] = colours.expert(chosen, False)
             missing[line, column : column + width] = not there
             lines[line] += (character if character.isprintable() else " ") + " " * (width - 1)
             column = _COLUMNS if character == "\n" else column + width
@@ -387,8 +398,9 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     )
     parts: Any = figure.subfigures(len(heights), 1, height_ratios=heights, hspace=0.02)
     left, right = parts[0].subplots(1, 2, width_ratios=[2.8, 1])
-    heat_map(left, load, routing.layer_map)
-    balances(right, load, routing.layer_map, routing.layer_experts)
+    names = layer_names(routing.layer_map, routing.layer_visit)
+    heat_map(left, load, names)
+    balances(right, load, names, routing.layer_experts)
     _title(
         left,
         "Load of the experts"
@@ -398,8 +410,8 @@ def overview(samples: Mapping[str, Sample], layer: int | None = None) -> Figure:
     of = ""
     if len(samples) > 1:  # the load is that of all, and what is below it that of the first
         title = (
-            f"{len(samples)} routings: {routing.layers} layers, {routing.k} of {routing.experts}"
-            " experts"
+            f"{len(samples)} routings: {routing.layers} layers,"
+            f" {experts_per_token(routing.layer_k, routing.layer_min_k)} of {routing.experts} experts"
         )
         of = f"{name}: "
     parts[0].suptitle(title, x=0.009, ha="left", fontsize=12, color=_INK).set_parse_math(False)

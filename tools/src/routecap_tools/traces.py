@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from routecap import ArgumentError, Phase, Routing, Sample, Status, experts
-from routecap.adapter import alike, error, prompt_of, steps_of
+from routecap.adapter import alike, error, layers_of, prompt_of, steps_of
 
 __all__ = ["ENDINGS", "Trace", "trace", "write"]
 
@@ -153,16 +153,16 @@ def _steps(
 def _together(routings: list[Routing], order: NDArray[np.intp]) -> Routing:
     """One routing of the rows of all, in this order."""
     like = routings[0]
-    masked = [each.masked() for each in routings]
+    masked = [each.masked(np.int16) for each in routings]
     return Routing.from_arrays(
         np.concatenate([ids for ids, _ in masked])[order],
         valid=np.concatenate([valid for _, valid in masked])[order],
         reasons=np.concatenate([each.reasons() for each in routings])[order],
         tags=np.concatenate([each.tags for each in routings])[order],
-        layer_map=like.layer_map,
-        layer_experts=like.layer_experts,
         id_space=like.id_space,
+        none=-1,
         trusted=True,  # these came out of routings
+        **layers_of(like),
     )
 
 
@@ -176,12 +176,13 @@ def write(
     progress: Callable[[Any], Iterable[Any]] = iter,
 ) -> int:
     """Write a trace to a file, a line for each valid cell: request, position, phase, step, tag,
-    layer (the index in the decoder) and the k experts. Cells that are missing have no line. Returns
-    how many were written.
+    layer (the index in the decoder), visit (how often a looped decoder ran the layer before) and the
+    experts. Cells that are missing have no line. Returns how many were written.
 
     The ending of the name says how: ``.csv`` has the experts in columns expert_0 and up; ``.jsonl``
-    has an object on each line with "experts" as an array; ``.parquet`` has them as a list, and needs
-    pyarrow. What is not known is empty in CSV, and null in the others.
+    has an object on each line with "experts" as an array; ``.parquet`` has them as a list of k, and
+    needs pyarrow. What is not known is empty in CSV, and null in the others; so is what a cell with
+    fewer than k experts lacks, but in ``.jsonl``, whose arrays are shorter.
     """
     path = Path(path)
     writers: dict[str, Any] = dict(zip(ENDINGS, (_write_csv, _write_jsonl, _write_parquet)))
@@ -208,7 +209,13 @@ class _Lines(NamedTuple):
     step: list[int | None]
     tag: list[int]
     layer: list[int]
+    visit: list[int]
     experts: NDArray[np.int32]
+    """Negative where there is none."""
+
+    def chosen(self) -> list[list[int | None]]:
+        """The experts of each line, None where there is none."""
+        return [[each if each >= 0 else None for each in line] for line in self.experts.tolist()]
 
 
 def _lines(table: Trace, progress: Callable[[Any], Iterable[Any]]) -> Iterator[_Lines]:
@@ -226,6 +233,7 @@ def _lines(table: Trace, progress: Callable[[Any], Iterable[Any]]) -> Iterator[_
             [None if each == _UNKNOWN else each for each in table.step[at].tolist()],
             part.tags[row].tolist(),
             table.rows.layer_map[layer].tolist(),
+            table.rows.layer_visit[layer].tolist(),
             ids[valid],
         )
 
@@ -236,7 +244,7 @@ def _write_csv(path: Path, table: Trace, progress: Callable[[Any], Iterable[Any]
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*_Lines._fields[:-1], *(f"expert_{i}" for i in range(table.rows.k))])
         for lines in _lines(table, progress):
-            for *before, chosen in zip(*lines[:-1], lines.experts.tolist()):
+            for *before, chosen in zip(*lines[:-1], lines.chosen()):
                 writer.writerow([*before, *chosen])
             count += len(lines.experts)
     return count
@@ -246,8 +254,9 @@ def _write_jsonl(path: Path, table: Trace, progress: Callable[[Any], Iterable[An
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for lines in _lines(table, progress):
-            for values in zip(*lines[:-1], lines.experts.tolist()):
-                file.write(json.dumps(dict(zip(_Lines._fields, values))) + "\n")
+            for *before, chosen in zip(*lines[:-1], lines.chosen()):
+                there = [each for each in chosen if each is not None]
+                file.write(json.dumps(dict(zip(_Lines._fields, (*before, there)))) + "\n")
             count += len(lines.experts)
     return count
 
@@ -262,12 +271,12 @@ def _write_parquet(path: Path, table: Trace, progress: Callable[[Any], Iterable[
         ) from None
     kinds = (
         pyarrow.string(), pyarrow.int64(), pyarrow.string(), pyarrow.int64(), pyarrow.uint64(),
-        pyarrow.int32(), pyarrow.list_(pyarrow.int32(), table.rows.k),
+        pyarrow.int32(), pyarrow.int32(), pyarrow.list_(pyarrow.int32(), table.rows.k),
     )  # fmt: skip
     count = 0
     with parquet.ParquetWriter(path, pyarrow.schema(zip(_Lines._fields, kinds))) as writer:
         for lines in _lines(table, progress):
-            flat = pyarrow.array(lines.experts.ravel())
+            flat = pyarrow.array(lines.experts.ravel(), mask=lines.experts.ravel() < 0)
             columns = [pyarrow.array(each, kind) for each, kind in zip(lines[:-1], kinds)]
             columns.append(pyarrow.FixedSizeListArray.from_arrays(flat, table.rows.k))
             writer.write_batch(pyarrow.record_batch(columns, schema=writer.schema))

@@ -14,6 +14,7 @@ import json
 from typing import Any
 
 from routecap import Routing, load
+from routecap.adapter import layer_names
 from routecap.analysis import Difference, difference
 
 from .terminal import Terminal
@@ -81,9 +82,10 @@ def _compare(first: Routing, second: Routing, ordered: bool) -> dict[str, Any]:
                 [first.first, first.first + first.rows],
                 [second.first, second.first + second.rows],
             ),
-            ("layers", first.layer_map.tolist(), second.layer_map.tolist()),
+            ("layers", _names(first), _names(second)),
             ("experts", first.layer_experts.tolist(), second.layer_experts.tolist()),
-            ("k", first.k, second.k),
+            ("k", first.layer_k.tolist(), second.layer_k.tolist()),
+            ("fewest", first.layer_min_k.tolist(), second.layer_min_k.tolist()),
             ("id_space", first.id_space.name.lower(), second.id_space.name.lower()),
         )
         if ours != theirs
@@ -101,9 +103,12 @@ def _compare(first: Routing, second: Routing, ordered: bool) -> dict[str, Any]:
     return {
         "same": not shapes and not any(layer[count] for layer in layers for count in counted),
         "shapes": shapes,
-        "k": first.k,
         "layers": layers,
     }
+
+
+def _names(routing: Routing) -> list[str]:
+    return layer_names(routing.layer_map, routing.layer_visit)
 
 
 def _print(name: str, found: dict[str, Any], terminal: Terminal) -> None:
@@ -117,14 +122,12 @@ def _print(name: str, found: dict[str, Any], terminal: Terminal) -> None:
     terminal.line(f"  {_share(differ, cells)} of {cells} cells that both have differ as sets")
     rows = []
     for layer in found["layers"]:
-        overlap = (
-            f"{layer['common'] / (layer['cells'] * found['k']):.4f}" if layer["cells"] else "-"
-        )
+        overlap = f"{layer['common'] / layer['ids']:.4f}" if layer["ids"] else "-"
         counts = (str(layer[count]) for count in ("only_first", "only_second"))
         of = layer["cells"]
         rows.append(
             (
-                str(layer["layer_map"]),
+                *layer_names([layer["layer_map"]], [layer["layer_visit"]]),
                 str(of),
                 _share(layer["ordered"], of),
                 _share(layer["sets"], of),

@@ -12,7 +12,7 @@ import json
 
 import numpy as np
 from routecap import experts
-from routecap.adapter import alike
+from routecap.adapter import alike, layer_names
 
 from .show import read
 from .terminal import Terminal
@@ -67,6 +67,7 @@ def _described(used: experts.Usage, tokens: int) -> dict[str, object]:
         "texts": used.texts,
         "missing_cells": used.missing,
         "layers": used.layer_map.tolist(),
+        "visits": used.layer_visit.tolist(),
         "tokens": [
             row[:count].tolist() for row, count in zip(used.tokens, used.layer_experts.tolist())
         ],
@@ -87,20 +88,21 @@ def _show(used: experts.Usage, tokens: int, terminal: Terminal) -> None:
     below = [used.at_most(level).sum(axis=1) for level in _LEVELS]
     fewest = np.where(used.exists, used.tokens, np.iinfo(np.int64).max).min(axis=1)
     more = np.nanmax(used.more_texts(tokens), axis=1)
+    names = layer_names(used.layer_map, used.layer_visit)
     columns = ("layer", "experts", "no token", "at most 10", "at most 100", "fewest")
     rows = [
         (
-            str(layer),
+            layer,
             str(used.layer_experts[number]),
             *(str(level[number]) for level in below),
             str(fewest[number]),
             f"{int(more[number])}" if np.isfinite(more[number]) else "unknown",
         )
-        for number, layer in enumerate(used.layer_map.tolist())
+        for number, layer in enumerate(names)
     ]
     terminal.table((*columns, f"more texts for {tokens}"), rows)
     silent = used.at_most(0)
     for number in np.flatnonzero(silent.any(axis=1))[:8]:
         ids = np.flatnonzero(silent[number])
         shown = ", ".join(map(str, ids[:16])) + (f" and {len(ids) - 16} more" * (len(ids) > 16))
-        terminal.line(f"  layer {used.layer_map[number]}, no token: expert {shown}", "yellow")
+        terminal.line(f"  layer {names[number]}, no token: expert {shown}", "yellow")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from routecap import ArgumentError, Missing, Provenance, Routing, Sample, Status, load
-from routecap.adapter import alike, layer_of, token_texts
+from routecap.adapter import alike, experts_per_token, layer_names, layer_of, token_texts
 from routecap.analysis import Balance, balance, expert_load, facts, reason_words, there
 
 from .terminal import Terminal, printable
@@ -103,7 +103,7 @@ def read(files: list[str], terminal: Terminal, wire: Any = None) -> dict[str, Sa
 
 
 def _layers(routing: Routing, first: int, count: int) -> str:
-    numbers = routing.layer_map[first : first + count]
+    numbers = layer_names(routing.layer_map, routing.layer_visit)[first : first + count]
     return f"layer {numbers[0]}" if count == 1 else f"layers {numbers[0]} to {numbers[-1]}"
 
 
@@ -132,7 +132,7 @@ def _line(routing: Routing) -> tuple[str, ...]:
         str(routing.first),
         str(routing.rows),
         str(routing.layers),
-        f"{routing.k} of {routing.experts}",
+        f"{experts_per_token(routing.layer_k, routing.layer_min_k)} of {routing.experts}",
         there(routing) if routing.rows else "-",
         "-".join(map(str, dict.fromkeys(tags[[0, -1]].tolist()))) if tags.any() else "-",
         ", ".join(f"{count} {reason}" for reason, count in cells.items()),
@@ -156,13 +156,14 @@ def _show(name: str, routing: Routing, every_block: bool, terminal: Terminal) ->
 
 def _show_load(routings: list[Routing], terminal: Terminal) -> None:
     like, load = routings[0], expert_load(routings)
-    labels, figures = [str(layer) for layer in like.layer_map], balance(load, like.layer_experts)
+    labels = layer_names(like.layer_map, like.layer_visit)
+    figures = balance(load, like.layer_experts)
     terminal.line()
     terminal.title(
         "Load of the experts"
         + (f", {len(routings)} routings together" if len(routings) > 1 else "")
     )
-    tokens = load.sum(axis=1) // like.k
+    tokens = sum(each.mask().sum(axis=0) for each in routings)
     rows = []
     for layer, (active, busiest, *numbers) in enumerate(zip(*figures)):
         counts = labels[layer], str(tokens[layer]), f"{active} of {like.layer_experts[layer]}"
@@ -185,21 +186,22 @@ def _show_tokens(name: str, sample: Sample, decoder_layer: int, terminal: Termin
     of all its experts.
     """
     layer = layer_of(sample.routing, decoder_layer)
-    ids, valid = sample.routing.masked(first_layer=layer, layers=1)
+    ids, valid = sample.routing.masked(np.int16, fill=-1, first_layer=layer, layers=1)
+    cells = [row[0][row[0] >= 0].tolist() for row in ids]
     texts = token_texts(sample)
     terminal.line()
     terminal.title(f"{name}, layer {decoder_layer}")
     if terminal.colours:
         shown = texts or [
-            f" {row[0, 0]} " if present else " . " for row, present in zip(ids, valid)
+            f" {experts[0]} " if experts else " - " if present else " . "
+            for experts, present in zip(cells, valid)
         ]
-        terminal.tokens(
-            shown, [int(row[0, 0]) if present else None for row, present in zip(ids, valid)]
-        )
+        first = [experts[0] if experts else -1 for experts in cells]
+        terminal.tokens(shown, [each if there else None for each, there in zip(first, valid[:, 0])])
         return
     rows = []
-    for row, (experts, present) in enumerate(zip(ids, valid)):
-        chosen = " ".join(map(str, experts[0])) if present else "-"
+    for row, (experts, present) in enumerate(zip(cells, valid)):
+        chosen = (" ".join(map(str, experts)) or "none") if present else "-"
         rows.append(
             (
                 str(sample.routing.first + row),
@@ -226,6 +228,9 @@ def _described(routing: Routing) -> dict[str, Any]:
         "layers": [
             {
                 "layer": int(routing.layer_map[layer]),
+                "visit": int(routing.layer_visit[layer]),
+                "k": int(routing.layer_k[layer]),
+                "min_k": int(routing.layer_min_k[layer]),
                 "experts": int(routing.layer_experts[layer]),
                 "provenance": Provenance(routing.layer_provenance[layer]).name.lower(),
                 **{

@@ -125,7 +125,7 @@ class Terminal:
             )
 
     def tokens(self, texts: Sequence[str], experts: Sequence[int | None]) -> None:
-        """Text, each token on the colour of an expert; None: on none.
+        """Text, each token on the colour of an expert; -1: on none; None: struck out, too.
 
         Only for a terminal that has colours.
         """
@@ -137,6 +137,8 @@ class Terminal:
                 printable(token, keep="\n\t"),
                 "dim strike"
                 if number is None
+                else ""
+                if number < 0
                 else "rgb(0,0,0) on rgb(%d,%d,%d)" % expert(number, False),
             )
         self._rich.print(text, soft_wrap=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from routecap import Sample
+from routecap import Sample, Status
+from routecap.adapter import error
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +51,19 @@ def of_array(name: str, ids: NDArray[Any]) -> Case:
 
 
 def of_sample(name: str, sample: Sample) -> Case:
-    """A case from what `load` gives."""
+    """A case from what `load` gives.
+
+    Raises:
+        Error: Cells may have fewer than k experts, or layers are there several times: what is looked
+            for in the others is no fault in these.
+    """
     routing = sample.routing
+    if (routing.layer_min_k < routing.k).any() or routing.layer_visit.any():
+        raise error(
+            Status.ERR_SHAPE_MISMATCH,
+            f"{name} has layers whose cells may have fewer than {routing.k} experts, or that ran"
+            " again: give routings of models that choose as many for each token of each layer",
+        )
     return Case(
         name,
         *routing.masked(),
