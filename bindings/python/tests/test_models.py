@@ -134,14 +134,15 @@ def test_it_makes_a_capturer() -> None:
         assert (capturer.layers, capturer.k) == (3, 2)
 
 
-def test_layers_that_differ_in_experts_are_told_apart_and_those_that_differ_in_k_refused() -> None:
+def test_layers_that_differ_in_experts_or_in_k_are_told_apart() -> None:
     model = describe(Config(num_hidden_layers=3, num_experts=[8, 16, 32], num_experts_per_tok=2))
     assert model.layer_experts == (8, 16, 32) and model.experts == 32
     assert model.settings()["layer_experts"] == [8, 16, 32]
     model = describe(Config(num_hidden_layers=2, num_experts=8, moe_topk=[1, 2]))
-    assert model.layer_k == (1, 2)
-    with pytest.raises(ValueError, match="different numbers of experts per token"):
-        model.settings()
+    assert model.layer_k == (1, 2) and model.settings()["layer_k"] == [1, 2]
+    assert "layer_k" not in describe(QWEN).settings()
+    with routecap.Capturer(**model.settings(), rows=4) as capturer:
+        assert capturer.k == 2 and capturer.layer_k.tolist() == [1, 2]
 
 
 def test_it_does_not_change() -> None:
@@ -233,34 +234,72 @@ def test_what_follows_from_nothing_but_absence_is_named_where_the_family_is_not_
     assert describe({**config, "model_type": "qwen3_moe"}).assumed == ()
 
 
-def test_blocks_that_differ_in_experts_and_k_are_described_and_not_captured_together() -> None:
+def test_blocks_that_differ_in_experts_and_k_are_described_and_captured_together() -> None:
     """Nemotron-H Puzzle: what a block has is in the block alone. It was taken for a dense model."""
     blocks: list[dict[str, Any]] = [
         {"block_type": "mamba"},
         {"block_type": "moe", "n_routed_experts": 128, "num_experts_per_tok": 4},
         {"block_type": "attention"},
         {"block_type": "moe", "n_routed_experts": 256, "num_experts_per_tok": 18},
+        {"block_type": "moe", "n_routed_experts": 256, "num_experts_per_tok": 8},
     ]
     for more in ({}, {"n_routed_experts": 0, "num_experts_per_tok": 2, "n_shared_experts": 1}):
         config = {"model_type": "nemotron_h_puzzle", "block_configs": blocks, **more}
         for each in (config, Config(**config)):
             model = describe(each)
-            assert model.has_experts and model.decoder_layers == 4
-            assert model.layer_map == (1, 3) and model.layer_experts == (128, 256)
-            assert model.layer_k == (4, 18) and (model.experts, model.k) == (256, 18)
-            with pytest.raises(
-                ValueError, match=r"per token \(\[4, 18\]\) are not captured together"
-            ):
-                model.settings()
+            assert model.has_experts and model.decoder_layers == 5
+            assert model.layer_map == (1, 3, 4) and model.layer_experts == (128, 256, 256)
+            assert model.layer_k == (4, 18, 8) and (model.experts, model.k) == (256, 18)
+            with routecap.Capturer(**model.settings(), rows=4) as capturer:
+                assert capturer.layer_k.tolist() == [4, 18, 8] and "k=4 to 18" in repr(capturer)
     same = describe(
         {"block_configs": [blocks[0], blocks[1], {**blocks[1], "n_routed_experts": 64}]}
     )
-    assert same.settings()["layer_map"] == [1, 2] and same.settings()["layer_experts"] == [128, 64]
+    assert (
+        "layer_k" not in same.settings()
+        and same.settings()["layer_map"] == [1, 2]
+        and same.settings()["layer_experts"] == [128, 64]
+    )
     assert describe({"block_configs": [{"ffn": {}}], "num_hidden_layers": 1}).has_experts is False
 
 
+def test_layers_that_run_in_a_loop_are_there_once_for_each_visit() -> None:
+    """Inkling 2 Loop: layers 6 to 17 run three times. Which route was said to be unknown."""
+    model = describe({"model_type": "inkling2_loop_text"})
+    looped = [layer for layer in range(6, 18) for _ in range(3)]
+    assert model.layer_map == (*range(6), *looped, *range(18, 24)) and model.layers == 48
+    assert model.layer_visit == (*[0] * 6, *[0, 1, 2] * 12, *[0] * 6) and not model.unknown
+    assert model.decoder_layers == 24 and model.uncaptured == "layers run in a loop"
+    with routecap.Capturer(**model.settings(), rows=4) as capturer:
+        assert capturer.layer_visit.tolist() == list(model.layer_visit)
+    short = describe(
+        {
+            "model_type": "inkling2_loop_text",
+            "num_hidden_layers": 4,
+            "loop_config": {"num_passes": 2, "core_start": 1, "core_end": 2},
+        }
+    )
+    assert short.layer_map == (0, 1, 1, 2, 3) and short.layer_visit == (0, 0, 1, 0, 0)
+    once = describe({"model_type": "inkling2_loop_text", "loop_num_passes": 1})
+    assert once.layers == 24 and not any(once.layer_visit or ()) and not once.uncaptured
+    assert "layer_visit" not in once.settings()
+    unsaid = describe({"num_hidden_layers": 4, "num_experts": 8, "loop_num_passes": 2})
+    assert unsaid.layer_map is None and "layer_map" in unsaid.unknown
+
+
+def test_banks_of_experts_for_other_tokens_have_ids_behind_one_another() -> None:
+    """ERNIE-4.5-VL has experts for text and for images in a layer. The second bank was passed over."""
+    for config in (
+        {"model_type": "ernie4_5_vl_moe_text"},
+        {"model_type": "ernie4_5_moe_vl", "moe_num_experts": [64, 64]},
+    ):
+        model = describe(config)
+        assert model.banks == 2 and model.experts == 128 and set(model.layer_experts or ()) == {128}
+    assert describe({"model_type": "ernie4_5_moe"}).banks == 1
+
+
 def test_more_experts_for_a_token_than_can_be_captured_are_refused() -> None:
-    with pytest.raises(ValueError, match="gets 64 experts, and .* at most 32"):
+    with pytest.raises(ValueError, match="gets 64 experts in layer 0, and .* at most 32"):
         describe({"model_type": "doge", "is_moe": True}).settings()
 
 
@@ -324,20 +363,23 @@ RULES = (
     "hybrid_override_pattern first_k_dense_replace num_dense_layers dense_mlp_idx "
     "moe_layer_start_index moe_layer_end_index mlp_only_layers decoder_sparse_step "
     "moe_layer_interval interleave_moe_layer_step expert_layer_period expert_layer_offset "
-    "num_sparse_decoder_layers enable_moe_block is_moe loop_num_passes"
+    "num_sparse_decoder_layers enable_moe_block is_moe loop_num_passes loop_layer_index_start "
+    "loop_layer_index_end"
 ).split()
 
 
 def row(family: str) -> str:
     """What the table has of a family."""
     model = describe({"model_type": family, "enable_moe_block": True, "is_moe": True})
-    shown = [f"{'?' if model.layers is None else model.layers} of {model.decoder_layers}"]
+    layers = "?" if model.layer_map is None else len(set(model.layer_map))
+    shown = [f"{layers} of {model.decoder_layers}"]
     shown += [
         "?" if each is None else str(each)
         for each in (model.experts, model.k, model.shared_experts)
     ]
     rules = [f"`{name}`" for name in RULES if name in FAMILIES[family].fields]
-    return f"| `{family}` | {' | '.join(shown)} | {', '.join(rules) or 'all'} |"
+    captured = model.uncaptured and f"no: {model.uncaptured}" or "yes"
+    return f"| `{family}` | {' | '.join(shown)} | {', '.join(rules) or 'all'} | {captured} |"
 
 
 def test_the_table_in_the_documentation_is_the_code() -> None:

@@ -63,7 +63,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 # experts, two kinds of experts in a layer.
 NOT_CAPTURED = {"doge", "nllb-moe", "switch_transformers", "ernie4_5_vl_moe_text"}
 
-# Whose layers run several times, some of them: which route, and how often, is not described.
+# Whose layers run several times, some of them.
 LOOPED = {"inkling2_loop", "inkling2_loop_text"}
 
 
@@ -260,16 +260,23 @@ def agrees(description: Description, model: nn.Module) -> bool:
         ),
         {},
     )
-    if getattr(model.config.get_text_config(), "loop_num_passes", 1) > 1:
-        known = description.experts, description.layer_map, description.unknown
-        return {known} == {(each.experts, None, ("layer_map",)) for each in main.values()}
     if description.has_experts is not bool(main):
         return False
     said = zip(description.layer_map, description.layer_experts, strict=True)
-    return {
-        layer: (experts, description.zero_experts, bool(description.shared_experts))
-        for layer, experts in said
-    } == main and bool(description.elsewhere) >= bool(stacks)
+    passes = getattr(model.config.get_text_config(), "loop_num_passes", 1)
+    return (
+        {
+            layer: (
+                experts // description.banks,
+                description.zero_experts,
+                bool(description.shared_experts),
+            )
+            for layer, experts in said
+        }
+        == main
+        and set(description.layer_visit) <= set(range(passes))
+        and bool(description.elsewhere) >= bool(stacks)
+    )
 
 
 @pytest.mark.parametrize("model_type", CLASSES)
@@ -279,7 +286,15 @@ def test_layers_and_experts_are_those_that_the_model_has(model_type: str) -> Non
     model = make(config)
     assert agrees(description, model)
     assert describe(config.to_dict()).layer_map == description.layer_map
+    assert bool(description.uncaptured) == (
+        model_type.removesuffix("_text")
+        in {name.removesuffix("_text") for name in NOT_CAPTURED | LOOPED}
+    )
     if model_type in LOOPED:
+        config_of_text = config.get_text_config()
+        assert len(description.layer_map) == config_of_text.num_hidden_layers + (
+            config_of_text.loop_num_passes - 1
+        ) * (config_of_text.loop_layer_index_end - config_of_text.loop_layer_index_start)
         assert describe(config.to_dict()) == describe(config.to_diff_dict()) == description
         with pytest.raises(ValueError, match="3 times in a loop"):
             routecap_transformers.find(model)

@@ -393,7 +393,7 @@ MODELS: dict[str, tuple[Any, list[int], int | None, int | None]] = {
             moe_layer_interval=1,
         ),
         every(28, 1),
-        64,
+        128,
         6,
     ),
     "Step-3": (

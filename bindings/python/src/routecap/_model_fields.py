@@ -98,8 +98,10 @@ PERIODS = (
 )
 PERIOD, OFFSET = "expert_layer_period", "expert_layer_offset"  # Jamba
 SPREAD = "num_sparse_decoder_layers"  # Switch Transformers: how many route, evenly spread
-# Inkling 2: how often some of its layers run.
+# Inkling 2: how often some of its layers run, the first of them, and the first behind them.
 LOOPS = ("loop_num_passes", "loop_config.num_passes")
+LOOP_START = ("loop_layer_index_start", "loop_config.core_start")
+LOOP_END = ("loop_layer_index_end", "loop_config.core_end")
 PER_LAYER = ("per_layer_config", "block_configs")  # what a layer has otherwise, by its index
 BLOCK = "block_type"  # of each of block_configs: Nemotron-H Puzzle
 
@@ -130,6 +132,10 @@ class Family:
     to be there."""
     elsewhere: tuple[str, ...]
     """What routes beside the layers of the decoder."""
+    banks: int
+    """Of experts in a layer, each for tokens of another kind."""
+    uncaptured: str
+    """Why no adapter captures the family; "": some do."""
 
 
 def _family(
@@ -141,12 +147,23 @@ def _family(
     k: int | None = None,
     dense_first: int | None = 0,
     elsewhere: tuple[str, ...] = (),
+    banks: int = 1,
+    uncaptured: str = "",
     **fields: object,
 ) -> Family:
     if not any(name in fields for name in (*SHARED, *SHARED_WIDTH)):
         shared_experts = shared_experts or 0
     fields.update(more)
-    return Family(MappingProxyType(fields), shared_experts, zero_experts, k, dense_first, elsewhere)
+    return Family(
+        MappingProxyType(fields),
+        shared_experts,
+        zero_experts,
+        k,
+        dense_first,
+        elsewhere,
+        banks,
+        uncaptured,
+    )
 
 
 def _deepseek(
@@ -225,7 +242,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "doge": _family(
             num_hidden_layers=32, num_experts=16384, num_experts_per_tok=64, is_moe=False,
-            shared_experts=1,
+            shared_experts=1, uncaptured="a token gets 64 experts",
         ),
         "dots1": _family(
             num_hidden_layers=62, **_deepseek(None, None, None), first_k_dense_replace=0,
@@ -244,7 +261,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "ernie4_5_vl_moe_text": _family(
             num_hidden_layers=28, moe_num_experts=64, moe_k=6, moe_num_shared_experts=2, **_LISTED,
-            dense_first=1, elsewhere=("vision",),
+            dense_first=1, banks=2, uncaptured="two modules of a layer route",
         ),
         "exaone_moe": _family(
             num_hidden_layers=32, num_experts=64, num_experts_per_tok=8, num_shared_experts=1,
@@ -303,6 +320,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "inkling2_loop_text": _family(
             num_hidden_layers=24, n_routed_experts=128, num_experts_per_tok=8, loop_num_passes=3,
+            loop_layer_index_start=6, loop_layer_index_end=18, uncaptured="layers run in a loop",
         ),
         "inkling2_text": _family(num_hidden_layers=48, n_routed_experts=384, num_experts_per_tok=8),
         "jamba": _family(
@@ -366,6 +384,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "nllb-moe": _family(
             decoder_layers=12, num_experts=128, k=2, decoder_sparse_step=4, elsewhere=("encoder",),
+            uncaptured="an encoder and a decoder route",
         ),
         "olmoe": _family(num_hidden_layers=16, num_experts=64, num_experts_per_tok=8),
         "openai_privacy_filter": _family(
@@ -407,7 +426,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "switch_transformers": _family(
             num_decoder_layers=12, num_experts=8, k=1, num_sparse_decoder_layers=3,
-            elsewhere=("encoder",),
+            elsewhere=("encoder",), uncaptured="an encoder and a decoder route",
         ),
         "unlimited_ocr_text": _family(
             num_hidden_layers=12, **_deepseek(64, 6, 2), topk_method="greedy", **_LISTED,

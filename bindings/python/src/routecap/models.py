@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from . import _model_fields as in_use
 from ._constants import MAX_K, Status
@@ -35,6 +35,10 @@ class CapturerSettings(TypedDict):
     experts: int
     layer_map: list[int]
     layer_experts: list[int]
+    layer_k: NotRequired[list[int]]
+    """Where layers differ in it."""
+    layer_visit: NotRequired[list[int]]
+    """Where layers run several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,13 @@ class Description:
     decoder_layers: int | None
     """Layers of the decoder, dense ones counted; layers that only predict drafts are not."""
     layer_map: tuple[int, ...] | None
-    """Index in the decoder of each layer that routes, ascending. Empty: there are no experts."""
+    """Index in the decoder of each layer that routes, ascending. Empty: there are no experts. A layer
+    that runs several times is there as often, see `layer_visit`."""
+    layer_visit: tuple[int, ...] | None
+    """Of each layer of `layer_map`, how often the decoder ran it before: 0, unless it loops."""
     layer_experts: tuple[int, ...] | None
     """Of each layer of `layer_map`, how many experts it chooses from: ids are below. Zero experts
-    are counted, shared experts are not."""
+    are counted, shared experts are not; all banks are."""
     layer_k: tuple[int, ...] | None
     """Of each layer of `layer_map`, how many experts each token gets."""
     experts: int | None
@@ -68,6 +75,13 @@ class Description:
     """Into how many groups a layer's experts are divided before the choice; 1: they are not."""
     groups_kept: int
     """From how many of the groups a token's experts are chosen."""
+    banks: int
+    """How many banks of experts a layer has, each for tokens of another kind: text and images, say.
+    They have `layer_experts` / `banks` experts each, and what captures them adds so many to the ids
+    of each bank after the first."""
+    uncaptured: str
+    """Why no adapter captures the model; "" if some do. A `Capturer` may all the same, as long as
+    `settings` does not refuse the model."""
     elsewhere: tuple[str, ...]
     """What else of the model routes and is not described here: "encoder", "attention", or the name
     of another part of the configuration, which `describe` takes by itself."""
@@ -79,7 +93,7 @@ class Description:
 
     @property
     def layers(self) -> int | None:
-        """How many layers route."""
+        """How many layers route, each counted as often as it runs."""
         return None if self.layer_map is None else len(self.layer_map)
 
     @property
@@ -91,38 +105,43 @@ class Description:
         """Settings for a `Capturer`; it needs `rows` besides, the most tokens of a forward pass.
 
         Raises:
-            ValueError: The model has no experts, something of this is not known, or layers differ
-                in how many experts each token gets.
+            ValueError: The model has no experts, something of this is not known, or a layer gives a
+                token more than MAX_K experts.
         """
         if self.has_experts is False:
             raise ValueError(
                 "the model has no experts: there is nothing to capture. Give a mixture-of-experts"
                 " model's configuration"
             )
-        if self.layer_map is None or self.layer_experts is None or self.layer_k is None:
+        if (
+            self.layer_map is None
+            or self.layer_visit is None
+            or self.layer_experts is None
+            or self.layer_k is None
+        ):
             missing = [name for name in self.unknown if name in ("layer_map", "experts", "k")]
             raise ValueError(
                 f"the configuration does not tell {' and '.join(missing)}: give them to Capturer"
                 " yourself"
             )
-        if len(set(self.layer_k)) > 1:
-            different = sorted(set(self.layer_k))
+        k = max(self.layer_k)
+        if k > MAX_K:
             raise ValueError(
-                f"layers with different numbers of experts per token ({different}) are not captured"
-                " together yet: make a Capturer for each number (layer_k has each layer's)"
+                f"a token gets {k} experts in layer {self.layer_map[self.layer_k.index(k)]}, and a"
+                f" layer must have at most {MAX_K} of a token to be captured"
             )
-        if self.layer_k[0] > MAX_K:
-            raise ValueError(
-                f"each token gets {self.layer_k[0]} experts, and a layer must have at most"
-                f" {MAX_K} of a token to be captured"
-            )
-        return {
+        settings: CapturerSettings = {
             "layers": len(self.layer_map),
-            "k": self.layer_k[0],
+            "k": k,
             "experts": max(self.layer_experts),
             "layer_map": list(self.layer_map),
             "layer_experts": list(self.layer_experts),
         }
+        if min(self.layer_k) < k:
+            settings["layer_k"] = list(self.layer_k)
+        if any(self.layer_visit):
+            settings["layer_visit"] = list(self.layer_visit)
+        return settings
 
 
 def describe(config: object) -> Description:
@@ -336,8 +355,7 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
     zero = (known.zero_experts if known else 0) + (_most(fields.fact(in_use.ZERO)) or 0)
     named = known is not None or experts is not None or k is not None or fields.has_rules()
     decoder_layers, layer_map, listed = _layers(fields, named)
-    if layer_map and (_most(fields.fact(in_use.LOOPS)) or 1) > 1:
-        layer_map = None  # a layer that runs several times routes as often
+    layer_map, layer_visit = _visits(fields, layer_map)
     own = _value(fields.config, in_use.PER_LAYER[1]) is not None  # each layer says its own
     no_choice = not own and (k == 0 or (experts is not None and experts + zero <= 1))
     switched_off = any(fields.rule(name) is False for name in in_use.SWITCHES)
@@ -353,14 +371,19 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
             if known and known.k
             else fields.of_layers(in_use.CHOSEN, layer_map)
         )
+    banks = _banks(fields)
     if layer_experts is not None:
-        layer_experts = tuple(each + zero for each in layer_experts)
+        layer_experts = tuple(each * banks + zero for each in layer_experts)
     groups, kept = _groups(fields)
     answer: dict[str, Any] = {
         "decoder_layers": decoder_layers,
         "layer_map": layer_map,
         "experts": (
-            max(layer_experts) if layer_experts else None if experts is None else experts + zero
+            max(layer_experts)
+            if layer_experts
+            else None
+            if experts is None
+            else experts * banks + zero
         ),
         "k": max(layer_k) if layer_k else k,
         "shared_experts": _shared(fields),
@@ -376,11 +399,14 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
     )
     return Description(
         family=family,
+        layer_visit=layer_visit,
         layer_experts=layer_experts,
         layer_k=layer_k,
         zero_experts=zero,
         groups=groups,
         groups_kept=kept,
+        banks=banks,
+        uncaptured=_uncaptured(known, layer_visit),
         elsewhere=(known.elsewhere if known else ()) + elsewhere,
         unknown=tuple(name for name, value in answer.items() if value is None),
         assumed=tuple(name for name, absent in concluded.items() if absent),
@@ -395,6 +421,7 @@ def _without_experts(
         family=family,
         decoder_layers=decoder_layers,
         layer_map=(),
+        layer_visit=(),
         layer_experts=(),
         layer_k=(),
         experts=0,
@@ -403,10 +430,46 @@ def _without_experts(
         shared_experts=0,
         groups=1,
         groups_kept=1,
+        banks=1,
+        uncaptured="",
         elsewhere=elsewhere,
         unknown=() if decoder_layers is not None else ("decoder_layers",),
         assumed=("layer_map",) if family is None else (),
     )
+
+
+def _visits(
+    fields: _Fields, layer_map: tuple[int, ...] | None
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The layers with those that run several times as often as they do, and which visit each is.
+    None: nothing says which these are."""
+    passes = _most(fields.fact(in_use.LOOPS)) or 1
+    if layer_map is None or passes <= 1:
+        return layer_map, None if layer_map is None else (0,) * len(layer_map)
+    start, end = (_most(fields.fact(names)) for names in (in_use.LOOP_START, in_use.LOOP_END))
+    if start is None or end is None or passes * len(layer_map) > _MOST_LAYERS:
+        return None, None
+    pairs = [
+        (layer, visit)
+        for layer in layer_map
+        for visit in range(passes if start <= layer < end else 1)
+    ]
+    return tuple(layer for layer, _ in pairs), tuple(visit for _, visit in pairs)
+
+
+def _banks(fields: _Fields) -> int:
+    """A number of experts for each kind of tokens says how many banks there are."""
+    experts, layers = fields.fact(in_use.EXPERTS), _most(fields.fact(in_use.LAYERS))
+    known = 1 if fields.family is None else fields.family.banks
+    if isinstance(experts, (list, tuple)) and layers is not None and 1 < len(experts) < layers:
+        return max(known, len(experts))
+    return known
+
+
+def _uncaptured(known: Family | None, layer_visit: tuple[int, ...] | None) -> str:
+    if known is None or (in_use.LOOPS[0] in known.fields and not any(layer_visit or (1,))):
+        return ""
+    return known.uncaptured
 
 
 def _chosen(fields: _Fields) -> int | None:
