@@ -23,7 +23,7 @@ class Machine:
     def __init__(self):
         self.log, self.capturing, self.broken, self.breaks = [], False, False, False
         self.held = []
-        self.forward = Forward(self, (K, 4), lambda: self.breaks)
+        self.forward = Forward(self, [(K, 4)] * LAYERS, lambda: self.breaks)
 
     def begin(self, rows):
         self.log.append(f"begin of {rows}")
@@ -31,7 +31,7 @@ class Machine:
     def record(self, layer, ids, *, columns=None):
         self.log.append(f"layer {layer}")
 
-    def layer_sources(self, ids, *, columns, whole_step):
+    def layer_sources(self, ids, *, columns, none, whole_step):
         return types.SimpleNamespace(layers=list(ids), whole_step=whole_step)
 
     def record_layers(self, sources, *, stream=None):
@@ -160,7 +160,7 @@ class Engine:
     def __init__(self, capturer, device):
         self.capturer, self.graphs, self.pool = capturer, {}, None
         self.input = torch.zeros(capturer.rows, LAYERS, K, dtype=torch.int32, device=device)
-        forward = Forward(capturer, (K,))
+        forward = Forward(capturer, [(K,)] * LAYERS)
         self.held = forward.held
 
         def model(input_ids, positions, batch):

@@ -146,8 +146,6 @@ def test_taps_that_say_something_else_than_the_model_are_refused(model: Any) -> 
         pytest.raises(ValueError, match="is given 2 experts per token, 1 were expected"),
     ):
         forward(model)
-    with pytest.raises(ValueError, match="different numbers of experts per token"):
-        attach(model, taps=[replace(taps[0], k=1), *taps[1:]])
     with pytest.raises(ValueError, match="route in one layer"):
         attach(model, taps=[*taps, taps[0]])
     with attach(model, taps=[replace(taps[0], experts=2), *taps[1:]]) as capture:

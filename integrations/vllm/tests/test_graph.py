@@ -29,7 +29,7 @@ class Machine:
     def record(self, layer, ids, **more):
         self.log.append(f"layer {layer}")
 
-    def layer_sources(self, ids, *, columns, whole_step):
+    def layer_sources(self, ids, *, columns, none, whole_step):
         return types.SimpleNamespace(layers=list(ids), whole_step=whole_step)
 
     def record_layers(self, sources, *, stream=None):

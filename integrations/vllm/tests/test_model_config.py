@@ -58,5 +58,7 @@ def test_what_a_configuration_does_not_say_is_an_error_that_names_it():
         _model_config.experts_per_token(Config(num_hidden_layers=2, num_experts=8))
     with pytest.raises(ValueError, match="number of experts"):
         _model_config.experts_of_layers(Config(num_hidden_layers=2))
-    with pytest.raises(ValueError, match="different numbers of experts per token"):
+    with pytest.raises(ValueError, match=r"1 in layer 0, 2 in layer 1\) do not fit"):
         _model_config.experts_per_token(Config(num_hidden_layers=2, num_experts=8, moe_topk=[1, 2]))
+    with pytest.raises(ValueError, match="layer 6 of the decoder runs several times"):
+        _model_config.moe_layers(Config(model_type="inkling2_loop_text"))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from routecap import Routing
-from routecap.adapter import in_backward
+from routecap.adapter import experts_per_token, in_backward
 
 from routecap_transformers import Tap, find
 from routecap_transformers.adapter import (
@@ -66,6 +66,12 @@ class ModelReplay(Replay):
 
     def __init__(self, model: nn.Module, taps: list[Tap], *, agreement: bool) -> None:
         super().__init__([Router(tap.layer, tap.name) for tap in taps], agreement=agreement)
+        if several := sorted({tap.k for tap in taps[1:]} - {taps[0].k}):
+            odd = next(tap for tap in taps if tap.k in several)
+            raise ValueError(
+                f"{odd.name} gives a token {odd.k} experts and {taps[0].name} {taps[0].k}: layers"
+                " with a k of their own are captured, and not replayed"
+            )
         self._taps = taps
         self._sequences: _Sequences | None = None
         self._tried = False
@@ -158,10 +164,11 @@ class _Sequences:
         ids[:, -1] = LIVE
         at = {tap.layer: index for index, tap in enumerate(taps)}
         for routing, offset in zip(routings, self.offset):
-            if routing.k != taps[0].k:
+            if (routing.layer_min_k != taps[0].k).any() or routing.layer_visit.any():
+                chosen = experts_per_token(routing.layer_k, routing.layer_min_k)
                 raise ValueError(
-                    f"a routing has {routing.k} experts per token, the model {taps[0].k}: give"
-                    " routings of this model"
+                    f"a routing has {chosen} experts per token, the model {taps[0].k}, in one run of"
+                    " each layer: give routings of this model"
                 )
             copy = np.empty((routing.rows, routing.layers, routing.k), np.int16)
             routing.copy_to(copy)

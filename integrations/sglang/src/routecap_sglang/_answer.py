@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import routecap
 from routecap import remote
+from routecap.adapter import error
 
 from ._delivery import Asked
 from ._options import Options
@@ -69,6 +70,12 @@ def encode(routing: routecap.Routing, asked: Asked) -> str:
 
 
 def _object(routing: routecap.Routing, dtype: np.dtype[Any]) -> str:
+    if (routing.layer_min_k < routing.k).any():
+        raise error(
+            routecap.Status.ERR_LOSSY,
+            f"{dtype.name} answers cannot say that a cell has fewer than {routing.k} experts: ask"
+            " for routecap",
+        )
     fill = -1 if dtype.kind == "i" else np.iinfo(dtype).max
     ids = np.empty((routing.rows, routing.layers, routing.k), dtype)
     mask = np.empty(ids.shape[:2], np.bool_)

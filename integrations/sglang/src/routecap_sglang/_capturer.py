@@ -80,9 +80,18 @@ def settings_of(routers: set[int], config: object) -> tuple[models.CapturerSetti
 
     routers: The layers in which the engine's model routes. Where its configuration says others, the
         model is right.
+
+    Raises:
+        ValueError: It is not known how layers route, or they run several times.
     """
     described = models.describe(config)
     settings = described.settings()
+    if "layer_visit" in settings:
+        looped = settings["layer_map"][settings["layer_visit"].index(1)]
+        raise ValueError(
+            f"layer {looped} of the decoder runs several times for a token, and SGLang's adapter"
+            " follows one run of a layer: leave capture off for this model"
+        )
     layers = described.decoder_layers or settings["layer_map"][-1] + 1
     routing = {layer for layer in routers if layer < layers}
     if more := sorted(routing.difference(settings["layer_map"])):
@@ -92,9 +101,12 @@ def settings_of(routers: set[int], config: object) -> tuple[models.CapturerSetti
             more,
         )
         experts = dict(zip(settings["layer_map"], settings["layer_experts"], strict=True))
+        chosen = dict(zip(settings["layer_map"], settings.get("layer_k", ())))
         layer_map = sorted(routing.union(experts))
         settings["layers"], settings["layer_map"] = len(layer_map), layer_map
         settings["layer_experts"] = [experts.get(each, settings["experts"]) for each in layer_map]
+        if chosen:
+            settings["layer_k"] = [chosen.get(each, settings["k"]) for each in layer_map]
     return settings, layers
 
 
@@ -151,10 +163,11 @@ class Capturer:
         )
         self._metrics: Server | None = None
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
-        self._forward = Forward(self.capturer, (settings["k"], settings["k"] + fused), breaks)
+        widths = [(k, k + fused) for k in self.capturer.layer_k.tolist()]
+        self._forward = Forward(self.capturer, widths, breaks)
         self._anchor = anchor(self._forward, device)
         model.forward = self._forward.around(model.forward, self.softly)
-        row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 256)) + 1)
+        row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 255)) + 1)
         self.prefixes = Prefixes(
             min(_CACHES * cached_tokens, options.budget_bytes // 2 // row_bytes)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import routecap
@@ -28,13 +28,13 @@ class Forward:
     def __init__(
         self,
         capturer: routecap.Capturer,
-        widths: tuple[int, ...],
+        widths: Sequence[tuple[int, ...]],
         breaks: Callable[[], bool | None] = lambda: False,
     ) -> None:
         """
         Args:
-            widths: How many columns the routers' ids may have: the model's k, of which the others
-                are behind.
+            widths: Of each captured layer, how many columns its router's ids may have: its k, of
+                which the others are behind.
             breaks: Whether the engine may end the graph that it captures within the pass, and
                 begin another.
         """
@@ -93,10 +93,10 @@ class Forward:
         Raises:
             ValueError: They have another width than the model says.
         """
-        if ids.ndim != 2 or ids.shape[1] not in self._widths:
+        if ids.ndim != 2 or ids.shape[1] not in self._widths[layer]:
             raise ValueError(
                 f"the router of layer {layer} gave ids of shape {tuple(ids.shape)}, and the model's"
-                f" configuration says {self._widths[0]} experts a token: report the model"
+                f" configuration says {self._widths[layer][0]} experts a token: report the model"
             )
         if len(ids) > self._capturer.rows:
             ids = ids[: self._capturer.rows]

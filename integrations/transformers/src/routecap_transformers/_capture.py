@@ -157,7 +157,8 @@ class Capture(Followed):
             "backend": "cuda" if self._cuda else "host",
             "device": self._device.index or 0,
             "layers": len(taps),
-            "k": taps[0].k,
+            "k": max(tap.k for tap in taps),
+            "layer_k": [tap.k for tap in taps],
             "layer_map": [tap.layer for tap in taps],
             "layer_experts": [tap.experts for tap in taps],
             "layer_provenance": [

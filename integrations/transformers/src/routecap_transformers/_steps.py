@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import routecap
+from routecap.adapter import layers_of
 
 Numbers = NDArray[np.int64]
 """[rows] of forward passes, from 0 on; -1: none."""
@@ -44,9 +45,8 @@ def _with_tags(routing: routecap.Routing, tags: NDArray[np.uint64]) -> routecap.
         rows=routing.rows,
         first=routing.first,
         dtype=routing.dtype,
-        layer_map=routing.layer_map,
-        layer_experts=routing.layer_experts,
         layer_provenance=routing.layer_provenance,
         id_space=routing.id_space,
         trusted=True,
+        **layers_of(routing),
     )

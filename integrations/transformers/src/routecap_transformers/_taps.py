@@ -125,7 +125,7 @@ def _expect_all(modules: dict[str, nn.Module], taps: list[Tap]) -> None:
 
 
 def in_order(taps: list[Tap]) -> list[Tap]:
-    """Taps by layer, all of one decoder and with one k."""
+    """Taps by layer, all of one decoder."""
     stacks = sorted({stack_of(tap.name) for tap in taps})
     if len(stacks) > 1:
         raise ValueError(
@@ -140,12 +140,6 @@ def in_order(taps: list[Tap]) -> list[Tap]:
                 " each sees a part of the tokens, and nothing says which: give attach() one tap of"
                 " your own for each layer, on the module that has both banks"
             )
-    if len({tap.k for tap in taps}) > 1:
-        raise ValueError(
-            "layers with different numbers of experts per token"
-            f" ({sorted({tap.k for tap in taps})}) cannot be captured together: give attach() the"
-            " taps of one number"
-        )
     return taps
 
 

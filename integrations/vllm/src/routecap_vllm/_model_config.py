@@ -22,6 +22,12 @@ def moe_layers(config: object) -> list[int]:
             "the configuration does not tell the number of layers, or which of them route: give one"
             " with num_hidden_layers"
         )
+    if any(said.layer_visit or ()):
+        looped = said.layer_map[list(said.layer_visit or ()).index(1)]
+        raise ValueError(
+            f"layer {looped} of the decoder runs several times for a token, and vLLM's adapter"
+            " follows one run of a layer: leave capture off for this model"
+        )
     if not said.layer_map and said.assumed and not has_experts_field(config):
         return list(range(said.decoder_layers or 0))
     return list(said.layer_map)
@@ -29,16 +35,19 @@ def moe_layers(config: object) -> list[int]:
 
 def experts_per_token(config: object) -> int:
     """How many experts each token gets: K."""
-    chosen = set(models.describe(config).layer_k or ())
+    said = models.describe(config)
+    chosen = set(said.layer_k or ())
     if not chosen:
         raise ValueError(
             "the configuration names no number of experts per token: give one with"
             " num_experts_per_tok"
         )
     if len(chosen) > 1:
+        by_layer = dict(zip(said.layer_k or (), said.layer_map or ()))
+        named = ", ".join(f"{k} in layer {by_layer[k]}" for k in sorted(chosen))
         raise ValueError(
-            f"layers with different numbers of experts per token ({sorted(chosen)}) "
-            "cannot be captured together: leave capture off for this model"
+            f"layers with different numbers of experts per token ({named}) do not fit vLLM's buffer,"
+            " which has one k: leave capture off for this model"
         )
     return chosen.pop()
 
