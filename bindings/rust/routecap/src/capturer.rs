@@ -60,6 +60,7 @@ struct Shared {
     backend: Backend,
     disabled: bool,
     k: u32,
+    layer_k: Vec<u32>,
     layer_experts: Vec<u32>,
 }
 
@@ -86,10 +87,11 @@ impl Capturer {
         backend: Backend,
         disabled: bool,
         k: u32,
+        layer_k: Vec<u32>,
         layer_experts: Vec<u32>,
     ) -> Capturer {
         let raw = NonNull::new(raw).expect("a capturer that was created");
-        Capturer { shared: Arc::new(Shared { raw, backend, disabled, k, layer_experts }) }
+        Capturer { shared: Arc::new(Shared { raw, backend, disabled, k, layer_k, layer_experts }) }
     }
 
     /// The library's handle, for functions of [`sys`]. It is valid as long as this capturer lives,
@@ -106,9 +108,14 @@ impl Capturer {
         self.shared.disabled
     }
 
-    /// Experts per token.
+    /// Experts per token, the most of any layer.
     pub fn k(&self) -> u32 {
         self.shared.k
+    }
+
+    /// The most experts of a token in a captured layer; [`k`](Self::k) of one that does not exist.
+    pub fn layer_k(&self, layer: u32) -> u32 {
+        self.shared.layer_k.get(layer as usize).copied().unwrap_or(self.shared.k)
     }
 
     /// How many layers are captured.

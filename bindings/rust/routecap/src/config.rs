@@ -4,7 +4,10 @@ use std::ffi::CStr;
 use std::fmt;
 
 use crate::declared::SWITCHES;
-use crate::error::{Error, ErrorKind, Result, check};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Result, check};
+use crate::layers::{Layers, check_layers, layer_methods, list};
 use crate::number::{named, numbers};
 use crate::sys;
 use crate::{Capturer, DType, Forward};
@@ -121,8 +124,7 @@ pub struct Memory {
 #[derive(Clone)]
 pub struct Config {
     raw: sys::routecap_config,
-    layer_map: Vec<i32>,
-    layer_experts: Vec<u32>,
+    of: Layers,
     layer_provenance: Vec<i32>,
 }
 
@@ -154,8 +156,11 @@ impl fmt::Debug for Config {
             .field("max_requests", &raw.max_requests);
         shown
             .field("budget_bytes", &raw.budget_bytes)
-            .field("layer_map", &self.layer_map)
-            .field("layer_experts", &self.layer_experts);
+            .field("layer_map", &self.of.map)
+            .field("layer_experts", &self.of.experts)
+            .field("layer_k", &self.of.k)
+            .field("layer_min_k", &self.of.min_k)
+            .field("layer_visit", &self.of.visit);
         let provenance: Vec<_> =
             self.layer_provenance.iter().map(|value| Provenance::of(*value)).collect();
         shown.field("layer_provenance", &provenance).finish()
@@ -168,12 +173,7 @@ impl Config {
         // SAFETY: `raw` is a configuration of the size given; with that the call cannot fail.
         unsafe { sys::routecap_config_init(&mut raw, size_of_val(&raw)) };
         raw.backend = backend as i32;
-        Config {
-            raw,
-            layer_map: Vec::new(),
-            layer_experts: Vec::new(),
-            layer_provenance: Vec::new(),
-        }
+        Config { raw, of: Layers::default(), layer_provenance: Vec::new() }
     }
 
     /// On the host backend, with the defaults (`routecap_config_init`). Layers, k, experts and rows
@@ -207,7 +207,7 @@ impl Config {
         self
     }
 
-    /// Experts per token, 1..=[`MAX_K`](crate::MAX_K). Required.
+    /// Experts per token, the most of any layer, 1..=[`MAX_K`](crate::MAX_K). Required.
     pub fn k(mut self, k: u32) -> Self {
         self.raw.k = k;
         self
@@ -264,18 +264,7 @@ impl Config {
         self
     }
 
-    /// `[layers]` index of each captured layer in the decoder, strictly ascending. Default 0, 1,
-    /// 2...
-    pub fn layer_map(mut self, map: impl Into<Vec<i32>>) -> Self {
-        self.layer_map = map.into();
-        self
-    }
-
-    /// `[layers]` experts of each layer, where they differ.
-    pub fn layer_experts(mut self, experts: impl Into<Vec<u32>>) -> Self {
-        self.layer_experts = experts.into();
-        self
-    }
+    layer_methods!();
 
     /// `[layers]` how the ids of each layer are had; only recomputed layers may be routed. Default
     /// all captured.
@@ -286,21 +275,15 @@ impl Config {
 
     /// In C's form, which borrows the vectors.
     pub(crate) fn raw(&self) -> Result<sys::routecap_config> {
-        fn table<T>(name: &str, table: &[T], layers: u32) -> Result<*const T> {
-            match table.len() {
-                0 => Ok(std::ptr::null()),
-                n if n == layers as usize => Ok(table.as_ptr()),
-                n => Err(Error::new(
-                    ErrorKind::Argument,
-                    format!("{name} has {n} entries for {layers} layers"),
-                )),
-            }
-        }
-        let layers = self.raw.layers;
+        self.of.check(self.raw.layers)?;
+        check_layers("layer_provenance", self.layer_provenance.len(), self.raw.layers)?;
         Ok(sys::routecap_config {
-            layer_map: table("layer_map", &self.layer_map, layers)?,
-            layer_experts: table("layer_experts", &self.layer_experts, layers)?,
-            layer_provenance: table("layer_provenance", &self.layer_provenance, layers)?,
+            layer_map: list(&self.of.map),
+            layer_experts: list(&self.of.experts),
+            layer_k: list(&self.of.k),
+            layer_min_k: list(&self.of.min_k),
+            layer_visit: list(&self.of.visit),
+            layer_provenance: list(&self.layer_provenance),
             ..self.raw
         })
     }
@@ -339,8 +322,9 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Argument`] for a value that is missing or outside its range, or a table that is
-    /// not as long as there are layers; [`ErrorKind::NoBackend`], [`ErrorKind::DriverTooOld`],
+    /// [`ErrorKind::Argument`] for a value that is missing or outside its range;
+    /// [`ErrorKind::ShapeMismatch`] for a list that is not as long as there are layers;
+    /// [`ErrorKind::NoBackend`], [`ErrorKind::DriverTooOld`],
     /// [`ErrorKind::Device`], [`ErrorKind::Thread`], [`ErrorKind::NoMemory`].
     pub fn create(&self) -> Result<(Capturer, Forward)> {
         let raw = self.raw()?;
@@ -349,11 +333,11 @@ impl Config {
         check(unsafe { sys::routecap_capturer_create(&raw, &mut capturer) })?;
         let backend =
             if raw.backend == sys::ROUTECAP_BACKEND_CUDA { Backend::Cuda } else { Backend::Host };
-        let layer_experts = if self.layer_experts.is_empty() {
-            vec![raw.experts; raw.layers as usize]
-        } else {
-            self.layer_experts.clone()
+        let of_layers = |given: &[u32], default: u32| {
+            if given.is_empty() { vec![default; raw.layers as usize] } else { given.to_vec() }
         };
+        let layer_experts = of_layers(&self.of.experts, raw.experts);
+        let layer_k = of_layers(&self.of.k, raw.k);
         // SAFETY: `capturer` was created above, for these values, and is given to nobody else.
         let capturer = unsafe {
             Capturer::new(
@@ -361,6 +345,7 @@ impl Config {
                 backend,
                 raw.role == sys::ROUTECAP_ROLE_DISABLED,
                 raw.k,
+                layer_k,
                 layer_experts,
             )
         };

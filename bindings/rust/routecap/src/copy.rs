@@ -37,7 +37,8 @@ pub enum Strictness {
 
 /// How ids are written into the caller's memory (`routecap_copy_options`), a builder.
 ///
-/// By default: row-major, dense, all layers, -1 for the ids of missing cells.
+/// By default: row-major, dense, all layers, -1 for the ids of missing cells, and
+/// [`NO_EXPERT`](crate::NO_EXPERT) in columns of valid cells that have no expert.
 #[derive(Clone, Copy)]
 pub struct CopyOptions {
     raw: sys::routecap_copy_options,
@@ -56,6 +57,7 @@ impl fmt::Debug for CopyOptions {
             .field("row_stride", &self.raw.row_stride)
             .field("layer_stride", &self.raw.layer_stride)
             .field("fill", &self.raw.fill)
+            .field("none", &self.raw.none)
             .finish()
     }
 }
@@ -105,6 +107,13 @@ impl CopyOptions {
     /// cells must not pass for routing.
     pub fn fill(mut self, fill: i64) -> Self {
         self.raw.fill = fill;
+        self
+    }
+
+    /// For columns of valid cells that have no expert, likewise. Default
+    /// [`NO_EXPERT`](crate::NO_EXPERT). It must be no expert id; if it is the fill, a mask is needed.
+    pub fn none(mut self, none: i64) -> Self {
+        self.raw.none = none;
         self
     }
 

@@ -268,7 +268,7 @@ impl Forward {
     /// [`Argument`](crate::ErrorKind::Argument) for memory on the other side.
     /// Nothing is written then.
     pub fn record(&mut self, layer: u32, source: &Source<'_>, stream: Stream) -> Result<()> {
-        let raw = source.checked(&self.checker, self.capturer.k())?;
+        let raw = source.checked(&self.checker, self.capturer.layer_k(layer))?;
         // SAFETY: the memory was checked to hold what is read, and slices live until the call
         // returns; memory of the device as its constructor demands.
         check(unsafe {
@@ -292,9 +292,10 @@ impl Forward {
         layers: &[LayerSource<'_>],
         stream: Stream,
     ) -> Result<()> {
+        let k = layers.iter().map(|source| self.capturer.layer_k(source.layer)).max();
         let raw = source.checked_layers(
             &self.checker,
-            self.capturer.k(),
+            k.unwrap_or(self.capturer.k()),
             layers,
             &mut self.layer_sources,
         )?;
@@ -344,8 +345,9 @@ impl Forward {
             ));
         }
         let experts = logits.columns(self.capturer.experts(layer));
-        let router = router.checked(&self.checker, self.capturer.k(), experts)?;
-        let logits = logits.checked(&self.checker, self.capturer.k(), experts)?;
+        let k = self.capturer.layer_k(layer);
+        let router = router.checked(&self.checker, k, experts)?;
+        let logits = logits.checked(&self.checker, k, experts)?;
         // SAFETY: as in `record`; what is written is borrowed exclusively.
         check(unsafe {
             sys::routecap_layer_route(self.capturer.as_raw(), layer, &router, &logits, stream.raw())

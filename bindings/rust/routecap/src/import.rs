@@ -11,8 +11,8 @@ use crate::{IdSpace, Provenance, Reason, Routing, sys};
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Trust {
-    /// Nothing is trusted: a cell that claims to be valid and is not k distinct experts of its
-    /// layer is an error.
+    /// Nothing is trusted: a cell that claims to be valid and is not as many distinct experts as its
+    /// layer allows is an error.
     #[default]
     None = 0,
     /// The ids are known to be right: they are not looked at (`ROUTECAP_IMPORT_TRUSTED`).
@@ -38,7 +38,8 @@ impl<'a> ArraySegment<'a> {
         ArraySegment { first, rows, ids: None, validity: None, tags: None, tag: 0, reason: 0 }
     }
 
-    /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, otherwise `i16`. With
+    /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, or 255 where a cell may
+    /// have fewer than k; otherwise `i16`. With
     /// a [`row_stride`](Arrays::row_stride) they reach to where a next row would begin.
     pub fn ids(mut self, ids: impl Into<AnySlice<'a>>) -> Self {
         self.ids = Some(ids.into());
@@ -96,6 +97,9 @@ pub struct Arrays<'a> {
     row_stride: u64,
     layer_map: Option<&'a [i32]>,
     layer_experts: Option<&'a [u32]>,
+    layer_k: Option<&'a [u32]>,
+    layer_min_k: Option<&'a [u32]>,
+    layer_visit: Option<&'a [u32]>,
     layer_provenance: Option<Vec<i32>>,
     segments: Vec<ArraySegment<'a>>,
 }
@@ -114,6 +118,9 @@ impl<'a> Arrays<'a> {
             row_stride: 0,
             layer_map: None,
             layer_experts: None,
+            layer_k: None,
+            layer_min_k: None,
+            layer_visit: None,
             layer_provenance: None,
             segments: Vec::new(),
         }
@@ -134,6 +141,25 @@ impl<'a> Arrays<'a> {
     /// `[layers]` index of each layer in the decoder. Default 0, 1, 2...
     pub fn layer_map(mut self, map: &'a [i32]) -> Self {
         self.layer_map = Some(map);
+        self
+    }
+
+    /// `[layers]` the most experts of a token in each layer. Default k.
+    pub fn layer_k(mut self, k: &'a [u32]) -> Self {
+        self.layer_k = Some(k);
+        self
+    }
+
+    /// `[layers]` the fewest. Default `layer_k`. A cell with fewer than k has them first, and every
+    /// bit of its other columns is set: 255 of `u8`, -1 of `i16`.
+    pub fn layer_min_k(mut self, k: &'a [u32]) -> Self {
+        self.layer_min_k = Some(k);
+        self
+    }
+
+    /// `[layers]` how often the decoder ran the layer before. Default 0.
+    pub fn layer_visit(mut self, visit: &'a [u32]) -> Self {
+        self.layer_visit = Some(visit);
         self
     }
 
@@ -195,6 +221,9 @@ impl<'a> Arrays<'a> {
         for (name, len) in [
             ("layer_map", self.layer_map.map(<[_]>::len)),
             ("layer_experts", self.layer_experts.map(<[_]>::len)),
+            ("layer_k", self.layer_k.map(<[_]>::len)),
+            ("layer_min_k", self.layer_min_k.map(<[_]>::len)),
+            ("layer_visit", self.layer_visit.map(<[_]>::len)),
             ("layer_provenance", self.layer_provenance.as_ref().map(Vec::len)),
         ] {
             let len = len.unwrap_or(self.layers as usize);
@@ -253,8 +282,12 @@ impl<'a> Arrays<'a> {
         context: *mut c_void,
     ) -> Result<Routing> {
         let (segments, dtype) = self.checked()?;
+        let uniform = [self.layer_k, self.layer_min_k]
+            .iter()
+            .all(|given| given.is_none_or(|of| of.iter().all(|each| *each == self.k)));
+        let most = if uniform { 256 } else { 255 };
         let default_dtype =
-            if self.experts <= 256 { sys::ROUTECAP_DTYPE_U8 } else { sys::ROUTECAP_DTYPE_I16 };
+            if self.experts <= most { sys::ROUTECAP_DTYPE_U8 } else { sys::ROUTECAP_DTYPE_I16 };
         let view = sys::routecap_view {
             struct_size: size_of::<sys::routecap_view>() as u32,
             dtype: if dtype == 0 { default_dtype } else { dtype },
@@ -273,6 +306,9 @@ impl<'a> Arrays<'a> {
             segment_size: size_of::<sys::routecap_segment>(),
             segment_count: segments.len(),
             layer_provenance: self.layer_provenance.as_ref().map_or(std::ptr::null(), Vec::as_ptr),
+            layer_k: self.layer_k.map_or(std::ptr::null(), <[_]>::as_ptr),
+            layer_min_k: self.layer_min_k.map_or(std::ptr::null(), <[_]>::as_ptr),
+            layer_visit: self.layer_visit.map_or(std::ptr::null(), <[_]>::as_ptr),
         };
         let mut routing = std::ptr::null_mut();
         // SAFETY: every array was checked to be as long as the view says; they live until the call

@@ -75,6 +75,7 @@ mod declared;
 mod error;
 mod forward;
 mod import;
+mod layers;
 mod load;
 mod log;
 mod memory;
@@ -163,6 +164,8 @@ pub const MAX_RECEIVED: u32 = sys::ROUTECAP_MAX_RECEIVED;
 pub const MAX_SLOTS: u32 = sys::ROUTECAP_MAX_SLOTS;
 /// Positions are below this.
 pub const MAX_POSITION: u64 = sys::ROUTECAP_MAX_POSITION;
+/// In a column of a cell: no expert was chosen for it.
+pub const NO_EXPERT: i32 = sys::ROUTECAP_NO_EXPERT;
 /// As many pieces are enough for a splice of two routings in version 1 of the serialised form.
 pub const MAX_PIECES: u32 = sys::ROUTECAP_MAX_PIECES;
 /// A digest of a sequence's tokens stands for this many, and all before them.

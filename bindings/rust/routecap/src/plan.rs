@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 
 use crate::error::{Error, ErrorKind, Result, check};
+use crate::layers::{Layers, layer_methods, list};
 use crate::memory::IdElement;
 use crate::number::numbers;
 use crate::{Order, Routing, Stream, sys};
@@ -82,8 +83,7 @@ pub struct PlanConfig {
     needed: Vec<u64>,
     padded_lengths: Vec<u64>,
     starts: Vec<u64>,
-    layer_map: Vec<i32>,
-    layer_experts: Vec<u32>,
+    of: Layers,
 }
 
 // SAFETY: the pointers in `raw` are NULL until a call.
@@ -106,8 +106,7 @@ impl PlanConfig {
             needed,
             padded_lengths,
             starts,
-            layer_map: Vec::new(),
-            layer_experts: Vec::new(),
+            of: Layers::default(),
         }
     }
 
@@ -180,17 +179,7 @@ impl PlanConfig {
         self
     }
 
-    /// The index of each layer in the decoder, strictly ascending.
-    pub fn layer_map(mut self, map: impl Into<Vec<i32>>) -> Self {
-        self.layer_map = map.into();
-        self
-    }
-
-    /// The experts of each layer where they differ.
-    pub fn layer_experts(mut self, experts: impl Into<Vec<u32>>) -> Self {
-        self.layer_experts = experts.into();
-        self
-    }
+    layer_methods!();
 
     /// How many ranks share the experts.
     pub fn expert_parallel(mut self, ranks: u32) -> Self {
@@ -223,6 +212,12 @@ impl PlanConfig {
         self
     }
 
+    /// What columns without an expert are filled with. Default: [`NO_EXPERT`](crate::NO_EXPERT).
+    pub fn none(mut self, value: i64) -> Self {
+        self.raw.none_value = value;
+        self
+    }
+
     /// Make the plan, for ids of type `T` (`routecap_plan_create`).
     ///
     /// # Errors
@@ -231,23 +226,19 @@ impl PlanConfig {
     /// the number and the divisor; [`DType`](ErrorKind::DType) if `T` does not hold the ids or a
     /// value; [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a list of another length.
     pub fn create<T: IdElement>(&self) -> Result<Plan<T>> {
-        let (samples, layers) = (self.lengths.len(), self.raw.layers as usize);
-        for (name, given, wanted) in [
-            ("needed", self.needed.len(), samples),
-            ("padded_lengths", self.padded_lengths.len(), samples),
-            ("starts", self.starts.len(), samples),
-            ("layer_map", self.layer_map.len(), layers),
-            ("layer_experts", self.layer_experts.len(), layers),
+        let samples = self.lengths.len();
+        self.of.check(self.raw.layers)?;
+        for (name, given) in [
+            ("needed", self.needed.len()),
+            ("padded_lengths", self.padded_lengths.len()),
+            ("starts", self.starts.len()),
         ] {
-            if given != 0 && given != wanted {
+            if given != 0 && given != samples {
                 return Err(Error::new(
                     ErrorKind::ShapeMismatch,
-                    format!("{name} has {given} elements, not {wanted}"),
+                    format!("{name} has {given} elements, not {samples}"),
                 ));
             }
-        }
-        fn list<E>(values: &[E]) -> *const E {
-            if values.is_empty() { null() } else { values.as_ptr() }
         }
         let raw = sys::routecap_plan_config {
             struct_size: size_of::<sys::routecap_plan_config>() as u32,
@@ -256,8 +247,11 @@ impl PlanConfig {
             needed: list(&self.needed),
             padded_lengths: list(&self.padded_lengths),
             starts: list(&self.starts),
-            layer_map: list(&self.layer_map),
-            layer_experts: list(&self.layer_experts),
+            layer_map: list(&self.of.map),
+            layer_experts: list(&self.of.experts),
+            layer_k: list(&self.of.k),
+            layer_min_k: list(&self.of.min_k),
+            layer_visit: list(&self.of.visit),
             dtype: T::DTYPE as i32,
             ..self.raw
         };

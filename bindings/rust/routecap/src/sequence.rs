@@ -1,17 +1,17 @@
 //! One conversation out of many turns.
 
 use std::fmt;
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null_mut};
 
-use crate::error::{Completeness, Error, ErrorKind, Result, check};
+use crate::error::{Completeness, ErrorKind, Result, check};
+use crate::layers::{Layers, layer_methods, list};
 use crate::{ALL, IdSpace, Routing, sys};
 
 /// What a sequence holds (`routecap_sequence_config`), a builder.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceConfig {
     raw: sys::routecap_sequence_config,
-    layer_map: Vec<i32>,
-    layer_experts: Vec<u32>,
+    of: Layers,
 }
 
 // SAFETY: the pointers are filled in for a call only.
@@ -35,17 +35,7 @@ impl SequenceConfig {
         }
     }
 
-    /// Index of each captured layer in the decoder, strictly ascending.
-    pub fn layer_map(mut self, layers: impl Into<Vec<i32>>) -> Self {
-        self.layer_map = layers.into();
-        self
-    }
-
-    /// Experts of each layer where they differ.
-    pub fn layer_experts(mut self, experts: impl Into<Vec<u32>>) -> Self {
-        self.layer_experts = experts.into();
-        self
-    }
+    layer_methods!();
 
     /// What the ids number.
     pub fn id_space(mut self, id_space: IdSpace) -> Self {
@@ -64,23 +54,18 @@ impl SequenceConfig {
     ///
     /// # Errors
     ///
-    /// [`Argument`](ErrorKind::Argument).
+    /// [`Argument`](ErrorKind::Argument); [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a list that
+    /// is not as long as there are layers.
     pub fn create(&self) -> Result<Sequence> {
-        let layers = self.raw.layers as usize;
-        for (name, given) in
-            [("layer_map", self.layer_map.len()), ("layer_experts", self.layer_experts.len())]
-        {
-            if given != 0 && given != layers {
-                return Err(Error::new(
-                    ErrorKind::ShapeMismatch,
-                    format!("{name} has {given} elements for {layers} layers"),
-                ));
-            }
-        }
-        let layer_map = if self.layer_map.is_empty() { null() } else { self.layer_map.as_ptr() };
-        let layer_experts =
-            if self.layer_experts.is_empty() { null() } else { self.layer_experts.as_ptr() };
-        let config = sys::routecap_sequence_config { layer_map, layer_experts, ..self.raw };
+        self.of.check(self.raw.layers)?;
+        let config = sys::routecap_sequence_config {
+            layer_map: list(&self.of.map),
+            layer_experts: list(&self.of.experts),
+            layer_k: list(&self.of.k),
+            layer_min_k: list(&self.of.min_k),
+            layer_visit: list(&self.of.visit),
+            ..self.raw
+        };
         let mut sequence = null_mut();
         // SAFETY: the struct has the size that it says, and its arrays are as long as there are
         // layers.
@@ -318,7 +303,10 @@ impl Sequence {
         let view = routing.view()?;
         let config = SequenceConfig::new(view.layers(), view.k(), 0)
             .layer_map(view.layer_map())
-            .layer_experts(view.layer_experts());
+            .layer_experts(view.layer_experts())
+            .layer_k(view.layer_k())
+            .layer_min_k(view.layer_min_k())
+            .layer_visit(view.layer_visit());
         config.id_space(view.id_space()).create()
     }
 

@@ -80,8 +80,9 @@ pub(crate) use placement_methods;
 /// is [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch). A capturer whose k is not the model's would
 /// read rows of something else.
 ///
-/// What it takes to make ids of this capturer from them: columns at and after the capturer's k are
-/// dropped (fused shared experts); then the table, if there is one, replaces an id by `table[id]`,
+/// What it takes to make ids of this capturer from them: columns at and after the layer's k are
+/// dropped (fused shared experts); then the number that stands for no expert, if one is said
+/// ([`none`](Self::none)), is set aside; then the table, if there is one, replaces an id by `table[id]`,
 /// and an id outside the table becomes invalid; then the offset is added. An id that is outside the
 /// layer's range in the end makes its cell missing; nothing wraps.
 ///
@@ -97,6 +98,7 @@ pub struct Source<'a> {
     pub(crate) placement: Placement<'a>,
     offset: i32,
     table: Option<Slice<'a, i32>>,
+    none: i32,
     flags: u32,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Source<'a> {
             placement: Placement { rows, ..Placement::default() },
             offset: 0,
             table: None,
+            none: 0,
             flags: 0,
         }
     }
@@ -140,7 +143,7 @@ impl<'a> Source<'a> {
         self
     }
 
-    /// Columns present, the capturer's k or more. Default k.
+    /// Columns present, the layer's k or more. Default that k; of several layers, the largest.
     pub fn columns(mut self, columns: u32) -> Self {
         self.layout.columns = columns;
         self
@@ -155,6 +158,15 @@ impl<'a> Source<'a> {
     /// The id of each source id: a placement's physical-to-logical table.
     pub fn table(mut self, table: impl Into<Slice<'a, i32>>) -> Self {
         self.table = Some(table.into());
+        self
+    }
+
+    /// The number that says that no expert was chosen, such as -1 or the number of experts, in
+    /// columns behind those of the experts. Only where
+    /// [`layer_min_k`](crate::Config::layer_min_k) allows fewer. Without it, or with 0, no number
+    /// does, and such a cell is missing.
+    pub fn none(mut self, number: i32) -> Self {
+        self.none = number;
         self
     }
 
@@ -178,11 +190,12 @@ impl<'a> Source<'a> {
     }
 
     fn check_ids(&self, checker: &Checker, k: u32, ids: &AnySlice<'_>) -> Result<()> {
-        let more = "where the rows have more than the capturer's k, say columns";
+        let more = "where the rows have more than the layer's k, say columns";
         self.layout.check(checker, "ids", ids, self.placement.rows, k, more)
     }
 
-    /// In C's form, its memory checked against what a capturer of `k` experts per token will read.
+    /// In C's form, its memory checked against what a capturer of `k` experts per token in these
+    /// layers will read.
     pub(crate) fn checked(&self, checker: &Checker, k: u32) -> Result<sys::routecap_source> {
         if let Some(ids) = &self.ids {
             self.check_ids(checker, k, ids)?;
@@ -199,7 +212,7 @@ impl<'a> Source<'a> {
             row_stride: self.layout.row_stride,
             column_stride: self.layout.column_stride,
             rows: self.placement.rows,
-            k_source: self.layout.present(),
+            k_source: if self.layout.present() == 0 { k } else { self.layout.present() },
             live_rows: address(self.placement.live_rows),
             row_base: address(self.placement.row_base),
             row_index: address(self.placement.row_index),
@@ -208,6 +221,8 @@ impl<'a> Source<'a> {
             table: address(self.table),
             table_size: self.table.map_or(Ok(0), table_size)?,
             flags: self.flags,
+            none: self.none,
+            reserved: 0,
         })
     }
 
@@ -266,7 +281,7 @@ fn table_size(table: Slice<'_, i32>) -> Result<u32> {
 /// The ids of one layer among several that are recorded at once (`routecap_layer_source`).
 #[derive(Clone, Copy, Debug)]
 pub struct LayerSource<'a> {
-    layer: u32,
+    pub(crate) layer: u32,
     ids: AnySlice<'a>,
     table: Option<Slice<'a, i32>>,
 }

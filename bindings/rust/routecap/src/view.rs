@@ -43,7 +43,7 @@ use crate::{DType, IdSpace, Provenance, Reason};
 /// let row = view.row(1).expect("a row at position 1");
 /// assert!(matches!(row.ids(), Some(Ids::U8([4, 6, _, _, 1, 2])))); // [layers, k]
 /// assert_eq!(row.validity(), Some(&[0b101u8][..]));
-/// assert_eq!(row.cell(1), None);
+/// assert_eq!(row.experts(1), None);
 /// # Ok(())
 /// # }
 /// ```
@@ -101,7 +101,7 @@ impl<'a> View<'a> {
         self.raw.layers
     }
 
-    /// Experts per token.
+    /// Experts per token, the most of any layer: columns of a cell.
     pub fn k(&self) -> u32 {
         self.raw.k
     }
@@ -111,7 +111,8 @@ impl<'a> View<'a> {
         self.raw.experts
     }
 
-    /// Of the ids: U8 if there are at most 256 experts, otherwise I16.
+    /// Of the ids: U8 if there are at most 256 experts, or 255 where a cell may have fewer than k;
+    /// otherwise I16.
     pub fn dtype(&self) -> DType {
         if self.raw.dtype == sys::ROUTECAP_DTYPE_U8 { DType::U8 } else { DType::I16 }
     }
@@ -152,6 +153,21 @@ impl<'a> View<'a> {
         self.per_layer(self.raw.layer_experts)
     }
 
+    /// `[layers]` the most experts of a token in each layer.
+    pub fn layer_k(&self) -> &'a [u32] {
+        self.per_layer(self.raw.layer_k)
+    }
+
+    /// `[layers]` the fewest: the same, unless a router may choose fewer.
+    pub fn layer_min_k(&self) -> &'a [u32] {
+        self.per_layer(self.raw.layer_min_k)
+    }
+
+    /// `[layers]` how often a looped decoder ran the layer before.
+    pub fn layer_visit(&self) -> &'a [u32] {
+        self.per_layer(self.raw.layer_visit)
+    }
+
     /// How the ids of each layer were had.
     pub fn layer_provenance(&self) -> impl ExactSizeIterator<Item = Provenance> + use<'a> {
         self.per_layer(self.raw.layer_provenance).iter().map(|value| Provenance::of(*value))
@@ -159,7 +175,7 @@ impl<'a> View<'a> {
 
     /// The segments, in order: together exactly the rows.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment<'a>> + use<'a> {
-        let view = self.raw;
+        let (view, layer_k, layer_min_k) = (self.raw, self.layer_k(), self.layer_min_k());
         (0..view.segment_count).map(move |i| {
             // SAFETY: there are segment_count of them, segment_size bytes apart, for 'a.
             let raw = unsafe { &*view.segments.byte_add(i * view.segment_size) };
@@ -167,6 +183,8 @@ impl<'a> View<'a> {
                 raw,
                 layers: view.layers,
                 k: view.k,
+                layer_k,
+                layer_min_k,
                 dtype: view.dtype,
                 validity_bytes: view.validity_bytes as usize,
                 row_stride: view.row_stride as usize,
@@ -200,7 +218,7 @@ unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
 /// Expert ids as they lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids<'a> {
-    /// Of models with up to 256 experts in any layer.
+    /// Of models with up to 256 experts in any layer, or 255 where a cell may have fewer than k.
     U8(&'a [u8]),
     /// Of others.
     I16(&'a [i16]),
@@ -225,6 +243,14 @@ impl<'a> Ids<'a> {
         match self {
             Ids::U8(ids) => ids.get(index).map(|id| u16::from(*id)),
             Ids::I16(ids) => ids.get(index).map(|id| *id as u16), // below 2^15
+        }
+    }
+
+    /// Whether a column has no expert: every bit is set, which is no id where that can be.
+    fn is_unused(&self, index: usize) -> bool {
+        match self {
+            Ids::U8(ids) => ids[index] == u8::MAX,
+            Ids::I16(ids) => ids[index] == -1,
         }
     }
 
@@ -253,6 +279,8 @@ pub struct Segment<'a> {
     raw: &'a sys::routecap_segment,
     layers: u32,
     k: u32,
+    layer_k: &'a [u32],
+    layer_min_k: &'a [u32],
     dtype: i32,
     validity_bytes: usize,
     row_stride: usize,
@@ -375,7 +403,8 @@ impl<'a> Row<'a> {
     }
 
     /// `[layers, k]` in C order; `None`: all cells are missing, for [`Segment::reason`]. Those of a
-    /// cell that is not valid have no meaning.
+    /// cell that is not valid have no meaning. Columns of a valid cell that have no expert come last,
+    /// with every bit set: [`experts`](Self::experts) leaves them out.
     pub fn ids(&self) -> Option<Ids<'a>> {
         let segment = &self.segment;
         if segment.raw.ids.is_null() {
@@ -423,20 +452,27 @@ impl<'a> Row<'a> {
         self.validity().is_none_or(|validity| validity[layer as usize / 8] >> (layer % 8) & 1 != 0)
     }
 
-    /// The k ids of a layer's cell, in the router's order; `None` if it is missing.
+    /// The experts that a token got in a layer, in the router's order: as many as the layer's
+    /// [`layer_k`](View::layer_k), or fewer, down to its [`layer_min_k`](View::layer_min_k). `None`
+    /// if the cell is missing.
     ///
     /// # Panics
     ///
     /// If there is no such layer (see [`is_valid`](Self::is_valid)).
-    pub fn cell(&self, layer: u32) -> Option<Ids<'a>> {
-        let k = self.segment.k as usize;
-        let at = layer as usize * k;
-        self.is_valid(layer).then(|| self.ids().map(|ids| ids.slice(at..at + k))).flatten()
+    pub fn experts(&self, layer: u32) -> Option<Ids<'a>> {
+        let ids = self.is_valid(layer).then(|| self.ids()).flatten()?;
+        let (segment, layer) = (&self.segment, layer as usize);
+        let at = layer * segment.k as usize;
+        let (least, mut count) = (segment.layer_min_k[layer], segment.layer_k[layer]);
+        while count > least && ids.is_unused(at + count as usize - 1) {
+            count -= 1;
+        }
+        Some(ids.slice(at..at + count as usize))
     }
 
-    /// The cells of all layers.
+    /// The experts of all layers.
     pub fn cells(&self) -> impl ExactSizeIterator<Item = Option<Ids<'a>>> + use<'a> {
         let row = *self;
-        (0..self.segment.layers as usize).map(move |layer| row.cell(layer as u32))
+        (0..self.segment.layers as usize).map(move |layer| row.experts(layer as u32))
     }
 }

@@ -308,21 +308,21 @@ fn rows_that_arrive_are_checked_before_they_are_read() {
 fn tables_of_a_configuration_are_as_long_as_there_are_layers() {
     refused(
         support::config().layer_map([1, 2]).create(),
-        ErrorKind::Argument,
-        "layer_map has 2 entries for 3 layers",
+        ErrorKind::ShapeMismatch,
+        "layer_map has 2 elements for 3 layers",
     );
     refused(
         support::config().layer_experts([8]).memory(),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "layer_experts has 1",
     );
     refused(
         support::config().layer_provenance(&[Provenance::Captured]).create(),
-        ErrorKind::Argument,
+        ErrorKind::ShapeMismatch,
         "layer_provenance has 1",
     );
-    refused(Config::host().create(), ErrorKind::Argument, "");
-    refused(support::config().sink_dtype(DType::F32).create(), ErrorKind::Argument, "");
+    refused(Config::host().create(), ErrorKind::ShapeMismatch, "");
+    refused(support::config().sink_dtype(DType::F32).create(), ErrorKind::ShapeMismatch, "");
 }
 
 #[test]

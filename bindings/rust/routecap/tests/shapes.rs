@@ -15,8 +15,8 @@ fn a_layer_that_is_not_there_is_a_panic_that_names_it() {
     let _ = routing.wait().unwrap();
     let view = routing.view().unwrap();
     let row = view.iter().next().unwrap();
-    assert!(row.cell(LAYERS - 1).is_none());
-    for read in [|row: Row<'_>| row.is_valid(LAYERS), |row: Row<'_>| row.cell(LAYERS).is_some()] {
+    assert!(row.experts(LAYERS - 1).is_none());
+    for read in [|row: Row<'_>| row.is_valid(LAYERS), |row: Row<'_>| row.experts(LAYERS).is_some()] {
         let said = std::panic::catch_unwind(|| read(row)).unwrap_err();
         let said = said.downcast_ref::<String>().unwrap();
         assert!(said.contains(&format!("layer {LAYERS} of {LAYERS}")), "{said}");

@@ -120,9 +120,10 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let status = sys::routecap_config_init(&mut config, size_of_val(&config));
                 call.returned_object(status, "config", || {
                     assert!(config.layer_map.is_null() && config.layer_experts.is_null() && config.layer_provenance.is_null());
+                    assert!(config.layer_k.is_null() && config.layer_min_k.is_null() && config.layer_visit.is_null());
                     let mut is = object!(config; backend, role, device, layers, k, experts, rows, slots, sink_dtype, flags, id_space, max_requests,
                         reserved, budget_bytes);
-                    for table in ["layer_map", "layer_experts", "layer_provenance"] {
+                    for table in ["layer_map", "layer_experts", "layer_provenance", "layer_k", "layer_min_k", "layer_visit"] {
                         is[table] = Value::Null;
                     }
                     is
@@ -147,7 +148,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 call.returned_object(
                     status,
                     "options",
-                    || object!(options; dtype, order, flags, first_layer, layers, row_stride, layer_stride, fill),
+                    || object!(options; dtype, order, flags, first_layer, layers, row_stride, layer_stride, fill, none),
                 );
             }
             "config_memory" | "capturer_create" => {
@@ -158,6 +159,9 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 config.layer_map = kept.i32(said, "layer_map");
                 config.layer_experts = kept.i32(said, "layer_experts").cast();
                 config.layer_provenance = kept.i32(said, "layer_provenance");
+                config.layer_k = kept.i32(said, "layer_k").cast();
+                config.layer_min_k = kept.i32(said, "layer_min_k").cast();
+                config.layer_visit = kept.i32(said, "layer_visit").cast();
                 if call.name == "config_memory" {
                     let mut memory = sized!(routecap_memory);
                     let status = sys::routecap_config_memory(&config, &mut memory);
@@ -228,7 +232,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "layer_record" | "layers_record" => {
                 let said = input.object("source").unwrap();
                 let mut source = sized!(routecap_source);
-                fill!(source, said; dtype, row_stride, column_stride, rows, k_source, first_row, offset, table_size, flags);
+                fill!(source, said; dtype, row_stride, column_stride, rows, k_source, first_row, offset, table_size, flags, none);
                 let start = said.number::<usize>("ids_start")
                     * DType::of(source.dtype).unwrap_or(DType::I32).size();
                 let ids = kept.elements(said.get("ids"), source.dtype);
@@ -449,7 +453,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let said = input.object("options").unwrap();
                 let mut options = sys::routecap_copy_options::default();
                 sys::routecap_copy_options_init(&mut options, size_of_val(&options));
-                fill!(options, said; dtype, order, flags, first_layer, layers, row_stride, layer_stride, fill);
+                fill!(options, said; dtype, order, flags, first_layer, layers, row_stride, layer_stride, fill, none);
                 let (bytes, mask_bytes): (usize, usize) =
                     (input.number("dst_bytes"), input.number("mask_bytes"));
                 let of = DType::of(options.dtype).unwrap_or(DType::I32);
@@ -513,6 +517,9 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 view.layer_map = kept.i32(said, "layer_map");
                 view.layer_experts = kept.i32(said, "layer_experts").cast();
                 view.layer_provenance = kept.i32(said, "layer_provenance");
+                view.layer_k = kept.i32(said, "layer_k").cast();
+                view.layer_min_k = kept.i32(said, "layer_min_k").cast();
+                view.layer_visit = kept.i32(said, "layer_visit").cast();
                 let mut segments = Vec::new();
                 for said in said.list("segments").iter().map(Said::of) {
                     let mut segment = sys::routecap_segment::default();

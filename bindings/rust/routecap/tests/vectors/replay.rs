@@ -8,11 +8,11 @@ use std::time::Duration;
 use routecap::{
     AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, ArrivedRows,
     Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind,
-    Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, IssueOptions,
-    ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Missing, Order, Phase,
-    Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows, Score, Sequence,
-    SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig, Stream,
-    Strictness, Trust, View, status_name, sys,
+    Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, Ids, IssueOptions,
+    ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Missing, NO_EXPERT,
+    Order, Phase, Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows,
+    Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig,
+    Stream, Strictness, Trust, View, status_name, sys,
 };
 use serde_json::{Value, json};
 
@@ -645,7 +645,7 @@ impl Replay {
                     Some(ids) => Source::new(ids.slice(), said.number("rows")),
                     None => Source::common(said.number("rows")),
                 };
-                source = common_source(source, said, &numbers)?;
+                source = common_source(source, said, self.capturer(call)?.0.k(), &numbers)?;
                 call.done(self.capturer(call)?.1.record(layer, &source, Stream::HOST));
             }
             "layers_record" => {
@@ -654,9 +654,9 @@ impl Replay {
                     return Err(Inexpressible);
                 }
                 let numbers = Placed::of(said);
-                let source = common_source(Source::common(said.number("rows")), said, &numbers)?;
-                let mut arrays = Vec::new();
                 let k = self.capturer(call)?.0.k();
+                let source = common_source(Source::common(said.number("rows")), said, k, &numbers)?;
+                let mut arrays = Vec::new();
                 for layer in input.list("layers") {
                     let layer = Said::of(layer);
                     only(layer, "reserved", 0)?;
@@ -1027,12 +1027,20 @@ impl Replay {
                         let any = cells.iter().any(Option::is_some);
                         tags.push(if any { row.tag() } else { 0 });
                         assert_eq!(view.row(row.position()).map(|row| row.ids()), Some(row.ids()));
-                        for cell in cells {
+                        let k = view.k() as usize;
+                        for (layer, cell) in cells.into_iter().enumerate() {
                             valid.push(i32::from(cell.is_some()));
-                            match cell {
-                                Some(cell) => ids.extend(cell.iter().map(i32::from)),
-                                None => ids.extend(vec![-1; view.k() as usize]),
-                            }
+                            let Some(cell) = cell else {
+                                ids.extend(vec![-1; k]);
+                                continue;
+                            };
+                            ids.extend(cell.iter().map(i32::from));
+                            ids.extend(vec![NO_EXPERT; k - cell.len()]);
+                            let all = row.ids().expect("ids").slice(layer * k..(layer + 1) * k);
+                            assert!(all.slice(cell.len()..k).iter().all(|id| match all {
+                                Ids::U8(_) => id == u16::from(u8::MAX),
+                                Ids::I16(_) => id == u16::MAX,
+                            }));
                         }
                     }
                 }
@@ -1045,7 +1053,8 @@ impl Replay {
                         "dtype": view.dtype() as i32, "layers": view.layers(), "k": view.k(), "experts": view.experts(),
                         "validity_bytes": view.validity_bytes(), "id_space": view.id_space().value(), "complete": i32::from(view.is_complete()),
                         "first": view.first(), "rows": view.rows(), "segment_count": view.segments().len(),
-                        "layer_map": view.layer_map(), "layer_experts": view.layer_experts(),
+                        "layer_map": view.layer_map(), "layer_experts": view.layer_experts(), "layer_k": view.layer_k(),
+                        "layer_min_k": view.layer_min_k(), "layer_visit": view.layer_visit(),
                         "layer_provenance": view.layer_provenance().map(Provenance::value).collect::<Vec<_>>(),
                         "ids": ids, "valid": valid, "tags": tags,
                     }),
@@ -1181,7 +1190,10 @@ impl Replay {
                     said.number("experts"),
                 )
                 .layer_map(said.numbers("layer_map").unwrap_or_default())
-                .layer_experts(said.numbers("layer_experts").unwrap_or_default());
+                .layer_experts(said.numbers("layer_experts").unwrap_or_default())
+                .layer_k(said.numbers("layer_k").unwrap_or_default())
+                .layer_min_k(said.numbers("layer_min_k").unwrap_or_default())
+                .layer_visit(said.numbers("layer_visit").unwrap_or_default());
                 config = config.id_space(IdSpace::of(said.number("id_space")));
                 let sequence = call.done(config.create());
                 self.bind_sequence(call, "sequence", sequence);
@@ -1395,6 +1407,10 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
     if let Some(experts) = said.numbers::<i64>("layer_experts") {
         config = config.layer_experts(experts.iter().map(|n| *n as u32).collect::<Vec<_>>());
     }
+    config = config
+        .layer_k(said.numbers("layer_k").unwrap_or_default())
+        .layer_min_k(said.numbers("layer_min_k").unwrap_or_default())
+        .layer_visit(said.numbers("layer_visit").unwrap_or_default());
     if let Some(provenance) = said.numbers::<i32>("layer_provenance") {
         config = config
             .layer_provenance(&provenance.into_iter().map(Provenance::of).collect::<Vec<_>>());
@@ -1472,6 +1488,7 @@ fn ids_of(said: Said<'_>, k: u32) -> Result<Option<Elements>, Inexpressible> {
 fn common_source<'a>(
     mut source: Source<'a>,
     said: Said<'_>,
+    k: u32,
     numbers: &'a Placed,
 ) -> Result<Source<'a>, Inexpressible> {
     only(said, "flags", sys::ROUTECAP_SOURCE_OVERLAP)?;
@@ -1479,9 +1496,10 @@ fn common_source<'a>(
         .start(said.number("ids_start"))
         .row_stride(said.number("row_stride"))
         .column_stride(said.number("column_stride"))
-        .columns(said.number("k_source"))
+        .columns(if said.number::<u32>("k_source") == 0 { k } else { said.number("k_source") })
         .first_row(said.number("first_row"))
         .offset(said.number("offset"))
+        .none(said.number("none"))
         .overlap(said.number::<u32>("flags") != 0);
     if let Some(rows) = numbers.live_rows() {
         source = source.live_rows(rows);
@@ -1518,6 +1536,9 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
         .strides(said.number("row_stride"), said.number("layer_stride"));
     if said.has("fill") {
         options = options.fill(said.number("fill"));
+    }
+    if said.has("none") {
+        options = options.none(said.number("none"));
     }
     let bytes: usize = call.input.number("dst_bytes");
     let mut mask =
@@ -1574,6 +1595,9 @@ struct Imported {
     id_space: IdSpace,
     layer_map: Option<Vec<i32>>,
     layer_experts: Option<Vec<u32>>,
+    layer_k: Option<Vec<u32>>,
+    layer_min_k: Option<Vec<u32>>,
+    layer_visit: Option<Vec<u32>>,
     layer_provenance: Option<Vec<Provenance>>,
     segments: Vec<ImportedSegment>,
 }
@@ -1619,6 +1643,9 @@ impl Imported {
             id_space: IdSpace::of(said.number("id_space")),
             layer_map: said.numbers("layer_map"),
             layer_experts: said.numbers("layer_experts"),
+            layer_k: said.numbers("layer_k"),
+            layer_min_k: said.numbers("layer_min_k"),
+            layer_visit: said.numbers("layer_visit"),
             layer_provenance: provenance.map(|all| all.into_iter().map(Provenance::of).collect()),
             segments,
         })
@@ -1634,6 +1661,15 @@ impl Imported {
         }
         if let Some(experts) = &self.layer_experts {
             arrays = arrays.layer_experts(experts);
+        }
+        if let Some(k) = &self.layer_k {
+            arrays = arrays.layer_k(k);
+        }
+        if let Some(k) = &self.layer_min_k {
+            arrays = arrays.layer_min_k(k);
+        }
+        if let Some(visit) = &self.layer_visit {
+            arrays = arrays.layer_visit(visit);
         }
         if let Some(provenance) = &self.layer_provenance {
             arrays = arrays.layer_provenance(provenance.iter().copied());
