@@ -47,7 +47,7 @@ type Config struct {
 	Role    Role
 	Device  int32  // ordinal; ignored by the host backend
 	Layers  uint32 // captured (MoE) layers, 1..MaxLayers
-	K       uint32 // experts per token, 1..MaxK
+	K       uint32 // experts per token, the most of any layer, 1..MaxK
 	Experts uint32 // ids are in [0, Experts), zero experts included; K..MaxExperts
 	// sink rows: the most tokens of one forward pass, padding included; 1..MaxRows
 	Rows      uint32
@@ -65,6 +65,13 @@ type Config struct {
 	LayerMap []int32
 	// [Layers] experts of each layer where they differ; default Experts for all
 	LayerExperts []uint32
+	// [Layers] the most experts of a token in each layer where they differ; default K for all
+	LayerK []uint32
+	// [Layers] the fewest, where a router chooses fewer for some tokens; default LayerK
+	LayerMinK []uint32
+	// [Layers] how often the decoder ran the layer before, where it runs layers several times:
+	// layers ascend by LayerMap and LayerVisit; default 0 for all
+	LayerVisit []uint32
 	// [Layers] default ProvenanceCaptured for all. ProvenanceRecomputed: the layer may be routed
 	LayerProvenance []Provenance
 }
@@ -93,14 +100,12 @@ func DefaultConfig() Config {
 
 // pass calls f with the configuration as C has it.
 func (config *Config) pass(f func(*cConfig) Result) Result {
-	for name, length := range map[string]int{"LayerMap": len(config.LayerMap), "LayerExperts": len(config.LayerExperts),
-		"LayerProvenance": len(config.LayerProvenance)} {
-		if length != 0 && length != int(config.Layers) && config.Role != RoleDisabled {
-			return Result{
-				ErrArgument,
-				fmt.Sprintf("%s has %d elements, there are %d layers", name, length, config.Layers),
-			}
-		}
+	lists := append(
+		layerLists(config.LayerMap, config.LayerExperts, config.LayerK, config.LayerMinK, config.LayerVisit),
+		layerList{"LayerProvenance", len(config.LayerProvenance)},
+	)
+	if wrong := misfit(lists, int(config.Layers)); wrong != nil && config.Role != RoleDisabled {
+		return Result{ErrArgument, wrong.says(int(config.Layers))}
 	}
 	c := cConfig{
 		structSize:  uint32(unsafe.Sizeof(cConfig{})),
@@ -123,7 +128,40 @@ func (config *Config) pass(f func(*cConfig) Result) Result {
 	c.layerMap = pinSlice(&pin, config.LayerMap)
 	c.layerExperts = pinSlice(&pin, config.LayerExperts)
 	c.layerProvenance = pinSlice(&pin, config.LayerProvenance)
+	c.layerK = pinSlice(&pin, config.LayerK)
+	c.layerMinK = pinSlice(&pin, config.LayerMinK)
+	c.layerVisit = pinSlice(&pin, config.LayerVisit)
 	return f(&c)
+}
+
+// A layerList is a list of a configuration with an element for each layer, or none.
+type layerList struct {
+	name   string
+	length int
+}
+
+func layerLists(layerMap []int32, layerExperts, layerK, layerMinK, layerVisit []uint32) []layerList {
+	return []layerList{
+		{"LayerMap", len(layerMap)},
+		{"LayerExperts", len(layerExperts)},
+		{"LayerK", len(layerK)},
+		{"LayerMinK", len(layerMinK)},
+		{"LayerVisit", len(layerVisit)},
+	}
+}
+
+// misfit returns the first list that has elements, but not one for each layer.
+func misfit(lists []layerList, layers int) *layerList {
+	for i, list := range lists {
+		if list.length != 0 && list.length != layers {
+			return &lists[i]
+		}
+	}
+	return nil
+}
+
+func (l *layerList) says(layers int) string {
+	return fmt.Sprintf("%s has %d elements for %d layers", l.name, l.length, layers)
 }
 
 // Memory says how much memory a capturer of this configuration needs, without creating it
@@ -166,6 +204,9 @@ func New(config Config) (*Capturer, error) {
 	c.config.LayerMap = slices.Clone(config.LayerMap)
 	c.config.LayerExperts = slices.Clone(config.LayerExperts)
 	c.config.LayerProvenance = slices.Clone(config.LayerProvenance)
+	c.config.LayerK = slices.Clone(config.LayerK)
+	c.config.LayerMinK = slices.Clone(config.LayerMinK)
+	c.config.LayerVisit = slices.Clone(config.LayerVisit)
 	c.object = new(unsafe.Pointer)
 	if _, err := config.pass(func(cc *cConfig) Result { return routecap_capturer_create(cc, c.object) }).outcome(op); err != nil {
 		return nil, err

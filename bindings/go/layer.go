@@ -15,8 +15,8 @@ import (
 // they lie in a longer array. Another length is ErrShapeMismatch: a capturer whose K is not the
 // model's would read rows of something else.
 //
-// What it takes to make ids of the capturer from them: columns at and after the capturer's K are
-// dropped (fused shared experts); then Table, if there is one, replaces an id by Table[id], and an
+// What it takes to make ids of the capturer from them: columns at and after the layer's K are
+// dropped (fused shared experts); then columns with None, if that is said, are set aside; then Table, if there is one, replaces an id by Table[id], and an
 // id outside the table becomes invalid; then Offset is added. An id that is outside the layer's
 // range in the end makes its cell missing; nothing wraps.
 type Source struct {
@@ -26,7 +26,8 @@ type Source struct {
 	RowStride    int64
 	ColumnStride int64  // elements from one column to the next; 0 means 1
 	Rows         uint32 // rows present, or the most of them where LiveRows is set
-	// columns present (routecap_source.k_source), at least the capturer's K, which 0 means
+	// columns present (routecap_source.k_source), at least the layer's K, which 0 means; of several
+	// layers, the largest
 	Columns  uint32
 	LiveRows Array // one int32: only the first so many rows hold ids; none: all
 	RowBase  Array // one int32, added to FirstRow
@@ -38,6 +39,10 @@ type Source struct {
 	// of int32: the id of each source id, a placement's physical-to-logical table
 	Table Array
 	Flags SourceFlags
+	// the number that says that no expert was chosen, such as -1 or the number of experts, in columns
+	// behind those of the experts; only where LayerMinK allows fewer. 0: no number does, and such a
+	// cell is missing
+	None int32
 }
 
 // SourceOf makes a source of a slice, for a capturer on the host backend: `rows` rows of ids, K in
@@ -52,17 +57,17 @@ func SourceOf[T ~int16 | ~int32 | ~uint32 | ~int64](ids []T, rows uint32) Source
 }
 
 // pass returns the source as C has it; where ids and tables belong to layers, it has none.
-func (s *Source) pass(a *arrays) cSource {
+func (s *Source) pass(a *arrays, k uint32) cSource {
 	table, tableSize := a.table("Table", s.Table)
 	return cSource{
 		structSize:   uint32(unsafe.Sizeof(cSource{})),
 		dtype:        s.IDs.dtype,
-		ids:          s.passIDs(a, s.IDs),
+		ids:          s.passIDs(a, k, s.IDs),
 		idsBytes:     s.IDs.bytes(),
 		rowStride:    s.RowStride,
 		columnStride: s.ColumnStride,
 		rows:         s.Rows,
-		kSource:      s.Columns,
+		kSource:      cmp.Or(s.Columns, k),
 		liveRows:     a.number("LiveRows", s.LiveRows, DTypeI32),
 		rowBase:      a.number("RowBase", s.RowBase, DTypeI32),
 		rowIndex:     a.perRow("RowIndex", s.RowIndex, DTypeI32, s.Rows),
@@ -71,15 +76,15 @@ func (s *Source) pass(a *arrays) cSource {
 		table:        table,
 		tableSize:    uint32(tableSize),
 		flags:        s.Flags,
+		none:         s.None,
 	}
 }
 
-func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
-	k := a.c.config.K
+func (s *Source) passIDs(a *arrays, k uint32, ids Array) DevicePointer {
 	columns := cmp.Or(s.Columns, k)
 	says := "Rows x Columns"
 	if s.Columns == 0 {
-		says = "Rows x K of the capturer; set Columns where the rows have more"
+		says = "Rows x K of the layer; set Columns where the rows have more"
 	}
 	return a.matrix("IDs", ids, shape{s.Rows, columns, s.RowStride, s.ColumnStride, says})
 }
@@ -97,7 +102,7 @@ func (s *Source) passIDs(a *arrays, ids Array) DevicePointer {
 // has no sink.
 func (c *Capturer) Record(layer uint32, source Source, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_record", func(p unsafe.Pointer, a *arrays) Result {
-		cc := source.pass(a)
+		cc := source.pass(a, c.kOf(layer))
 		if a.refused.Status != OK {
 			return a.refused
 		}
@@ -124,7 +129,12 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 		if !common.IDs.none() || !common.Table.none() {
 			return Result{ErrArgument, "IDs and Table belong to each layer"}
 		}
-		cc := common.pass(a)
+		var k uint32
+		for _, l := range layers {
+			k = max(k, c.kOf(l.Layer))
+		}
+		k = cmp.Or(k, c.config.K)
+		cc := common.pass(a, k)
 		cc.dtype = DTypeI32 // of no layers at all
 		list := make([]cLayerSource, len(layers))
 		for i, l := range layers {
@@ -140,7 +150,7 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 			if bytes := l.IDs.bytes(); i == 0 || bytes < cc.idsBytes {
 				cc.idsBytes = bytes
 			}
-			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, l.IDs), table: table}
+			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, k, l.IDs), table: table}
 		}
 		if a.refused.Status != OK {
 			return a.refused
@@ -229,7 +239,7 @@ func (c *Capturer) Route(layer uint32, router Router, logits Logits, stream Stre
 		if layer >= c.config.Layers && c.config.Role != RoleDisabled {
 			return Result{ErrUnknownLayer, fmt.Sprintf("layer %d of %d", layer, c.config.Layers)}
 		}
-		k, experts := c.config.K, cmp.Or(logits.Experts, c.expertsOf(layer))
+		k, experts := c.kOf(layer), cmp.Or(logits.Experts, c.expertsOf(layer))
 		hashTable, hashElements := a.table("HashTable", router.HashTable)
 		if hashElements%int(max(k, 1)) != 0 {
 			a.refuse(
@@ -318,6 +328,14 @@ func (c *Capturer) Probe(rows uint32, layers []LayerProbe, stream Stream) (Resul
 			stream,
 		)
 	})
+}
+
+// kOf returns the most experts of a token in a layer; K if there is no such layer.
+func (c *Capturer) kOf(layer uint32) uint32 {
+	if int(layer) < len(c.config.LayerK) {
+		return c.config.LayerK[layer]
+	}
+	return c.config.K
 }
 
 // expertsOf returns the experts of a layer, 0 if there is no such layer.

@@ -35,18 +35,27 @@ type PlanConfig struct {
 	ExpertParallel uint32
 	LayerMap       []int32  // index of each layer in the decoder, strictly ascending
 	LayerExperts   []uint32 // experts of each layer where they differ
-	Order          Order    // of the result
+	LayerK         []uint32 // as in Config, as are the next two
+	LayerMinK      []uint32
+	LayerVisit     []uint32
+	Order          Order // of the result
 	Fill           PlanFill
 	FillValue      int64 // with PlanFillValue
 	Lost           PlanLost
 	LostValue      int64 // with PlanLostMark; DefaultPlanConfig sets -1
+	NoneValue      int64 // of columns without an expert; DefaultPlanConfig sets NoExpert
 }
 
 // DefaultPlanConfig returns the defaults (routecap_plan_config_init).
 func DefaultPlanConfig() PlanConfig {
 	var c cPlanConfig
 	routecap_plan_config_init(&c, unsafe.Sizeof(c))
-	return PlanConfig{ContextRank: c.contextRank, TensorRank: c.tensorRank, LostValue: c.lostValue}
+	return PlanConfig{
+		ContextRank: c.contextRank,
+		TensorRank:  c.tensorRank,
+		LostValue:   c.lostValue,
+		NoneValue:   c.noneValue,
+	}
 }
 
 // Plan is which token each row of a trainer's rank is, and what its routers are to be given, as ids
@@ -87,10 +96,9 @@ func NewPlan[T ID](config PlanConfig) (*Plan[T], error) {
 	if layers == 0 {
 		layers = uint32(max(len(config.LayerMap), len(config.LayerExperts)))
 	}
-	for _, n := range []int{len(config.LayerMap), len(config.LayerExperts)} {
-		if n != 0 && n != int(layers) {
-			return refuse("LayerMap or LayerExperts", n, int(layers))
-		}
+	lists := layerLists(config.LayerMap, config.LayerExperts, config.LayerK, config.LayerMinK, config.LayerVisit)
+	if wrong := misfit(lists, int(layers)); wrong != nil {
+		return refuse(wrong.name, wrong.length, int(layers))
 	}
 	if samples < 0 {
 		return refuse("CuLengths", 0, 1)
@@ -129,12 +137,16 @@ func NewPlan[T ID](config PlanConfig) (*Plan[T], error) {
 			&pin,
 			config.LayerExperts,
 		),
-		dtype:     typeOf[T](),
-		order:     config.Order,
-		fill:      config.Fill,
-		lost:      config.Lost,
-		fillValue: config.FillValue,
-		lostValue: config.LostValue,
+		dtype:      typeOf[T](),
+		order:      config.Order,
+		fill:       config.Fill,
+		lost:       config.Lost,
+		fillValue:  config.FillValue,
+		lostValue:  config.LostValue,
+		noneValue:  config.NoneValue,
+		layerK:     pinSlice(&pin, config.LayerK),
+		layerMinK:  pinSlice(&pin, config.LayerMinK),
+		layerVisit: pinSlice(&pin, config.LayerVisit),
 	}
 	var plan unsafe.Pointer
 	if _, err := routecap_plan_create(&c, &plan).outcome(op); err != nil {

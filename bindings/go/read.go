@@ -89,7 +89,8 @@ type ID interface {
 }
 
 // DefaultCopyOptions returns the defaults: all layers, [rows, layers, k] without gaps, missing
-// cells filled with -1 (routecap_copy_options_init).
+// cells filled with -1, and columns of valid cells that have no expert with NoExpert
+// (routecap_copy_options_init).
 func DefaultCopyOptions() CopyOptions {
 	var options CopyOptions
 	routecap_copy_options_init(&options, unsafe.Sizeof(options))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"runtime"
 	"slices"
 	"time"
@@ -187,9 +188,11 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 // RowStride is of ids and of validity. It is 0 in every view of a routing: the rows of a segment's
 // ids follow one another, and those of its validity too. Import takes other rows as well.
 type View struct {
-	DType           DType // of the ids: U8 if no layer has more than 256 experts, otherwise I16
+	// of the ids: U8 if no layer has more than 256 experts, or more than 255 where a cell may have
+	// fewer than K; otherwise I16
+	DType           DType
 	Layers          uint32
-	K               uint32
+	K               uint32 // columns of a cell: the most experts of a token
 	Experts         uint32 // the most of any layer
 	ValidityBytes   uint32 // per row
 	IDSpace         IDSpace
@@ -199,13 +202,17 @@ type View struct {
 	RowStride       uint64       // bytes from one row of a segment to the next; 0: no gap
 	LayerMap        []int32      // [Layers] index of each captured layer in the decoder
 	LayerExperts    []uint32     // [Layers]
+	LayerK          []uint32     // [Layers] the most experts of a token in each layer
+	LayerMinK       []uint32     // [Layers] the fewest
+	LayerVisit      []uint32     // [Layers] how often a looped decoder ran the layer before
 	LayerProvenance []Provenance // [Layers]
 	Segments        []Segment    // together exactly the rows, in order
 }
 
 // Segment is consecutive rows (routecap_segment). The ids are in IDs8 or in IDs16, as the view's
 // DType says; without either, all cells of these rows are missing, for Reason. Ids of a cell that
-// is not valid have no meaning.
+// is not valid have no meaning. A valid cell with fewer than K experts has them first, and every bit
+// of its other columns is set: 255, or -1.
 type Segment struct {
 	First uint64 // position of the first row
 	Rows  uint64
@@ -252,6 +259,9 @@ func (v *cView) copied() View {
 		Rows:            v.rows,
 		LayerMap:        copyOf[int32](v.layerMap, layers),
 		LayerExperts:    copyOf[uint32](v.layerExperts, layers),
+		LayerK:          copyOf[uint32](v.layerK, layers),
+		LayerMinK:       copyOf[uint32](v.layerMinK, layers),
+		LayerVisit:      copyOf[uint32](v.layerVisit, layers),
 		LayerProvenance: copyOf[Provenance](v.layerProvenance, layers),
 		Segments:        make([]Segment, v.segmentCount),
 	}
@@ -319,7 +329,7 @@ func (v View) All() iter.Seq2[uint64, Row] {
 	}
 }
 
-// Row is the routing of one input token: K ids in each layer.
+// Row is the routing of one input token: up to K ids in each layer.
 type Row struct {
 	view    *View
 	segment *Segment
@@ -346,31 +356,61 @@ func (r Row) Valid(layer int) bool {
 	return s.Validity == nil || s.Validity[r.index*stride+layer/8]>>(layer%8)&1 != 0
 }
 
-// ID returns one of the K ids in a layer, -1 if the cell is missing. It panics if there is no such
-// layer (Valid) or column.
+// Count returns how many experts the token got in a layer: LayerK of them, or fewer, down to
+// LayerMinK; 0 also if the cell is missing (Valid). It panics if there is no such layer.
+func (r Row) Count(layer int) int {
+	if !r.Valid(layer) {
+		return 0
+	}
+	count, least := int(r.view.K), int(r.view.K)
+	if r.view.LayerK != nil {
+		count, least = int(r.view.LayerK[layer]), int(r.view.LayerK[layer])
+	}
+	if r.view.LayerMinK != nil {
+		least = int(r.view.LayerMinK[layer])
+	}
+	for count > least && r.unused(layer, count-1) {
+		count--
+	}
+	return count
+}
+
+// unused reports whether every bit of a column is set, which is no id where a cell can have fewer.
+func (r Row) unused(layer, column int) bool {
+	if r.segment.IDs8 != nil {
+		return r.segment.IDs8[r.at(layer, column)] == math.MaxUint8
+	}
+	return r.segment.IDs16[r.at(layer, column)] == -1
+}
+
+func (r Row) at(layer, column int) int {
+	stride, _ := r.view.strides()
+	return r.index*stride + layer*int(r.view.K) + column
+}
+
+// ID returns one of the K columns in a layer: an id, NoExpert if the cell has fewer, -1 if the cell
+// is missing. It panics if there is no such layer (Valid) or column.
 func (r Row) ID(layer, column int) int {
 	valid := r.Valid(layer)
 	if k := int(r.view.K); uint(column) >= uint(k) {
 		panic(fmt.Sprintf("routecap: column %d of %d", column, k))
 	}
-	if !valid {
+	switch {
+	case !valid:
 		return -1
+	case column >= r.Count(layer):
+		return NoExpert
+	case r.segment.IDs8 != nil:
+		return int(r.segment.IDs8[r.at(layer, column)])
 	}
-	stride, _ := r.view.strides()
-	at := r.index*stride + layer*int(r.view.K) + column
-	if r.segment.IDs8 != nil {
-		return int(r.segment.IDs8[at])
-	}
-	return int(r.segment.IDs16[at])
+	return int(r.segment.IDs16[r.at(layer, column)])
 }
 
-// AppendIDs appends the K ids in a layer, or nothing if the cell is missing. It panics if there is
-// no such layer (Valid).
+// AppendIDs appends the ids of the experts that the token got in a layer, Count of them, or nothing
+// if the cell is missing. It panics if there is no such layer (Valid).
 func (r Row) AppendIDs(ids []int, layer int) []int {
-	if r.Valid(layer) {
-		for column := range int(r.view.K) {
-			ids = append(ids, r.ID(layer, column))
-		}
+	for column := range r.Count(layer) {
+		ids = append(ids, r.ID(layer, column))
 	}
 	return ids
 }

@@ -3,7 +3,6 @@
 package routecap
 
 import (
-	"fmt"
 	"runtime"
 	"unsafe"
 )
@@ -11,13 +10,16 @@ import (
 // SequenceConfig is what a sequence holds: rows of so many layers, of K ids in [0, Experts).
 type SequenceConfig struct {
 	Layers  uint32 // captured (MoE) layers; default those of LayerMap or LayerExperts
-	K       uint32 // experts per token
+	K       uint32 // experts per token, the most of any layer
 	Experts uint32 // required unless LayerExperts is set
 	IDSpace IDSpace
 	// the most memory for rows and tokens, of the sequence and all its forks together; 0: no limit
 	BudgetBytes  uint64
 	LayerMap     []int32  // index of each captured layer in the decoder, strictly ascending
 	LayerExperts []uint32 // experts of each layer where they differ
+	LayerK       []uint32 // as in Config, as are the next two
+	LayerMinK    []uint32
+	LayerVisit   []uint32
 }
 
 // Sequence is one conversation: its token ids, and the rows that its turns brought, each once. S
@@ -44,24 +46,17 @@ func newSequence(pointer unsafe.Pointer) *Sequence {
 
 // NewSequence makes an empty sequence (routecap_sequence_create).
 //
-// Errors: ErrArgument; ErrShapeMismatch, LayerMap or LayerExperts is not as long as there are
-// layers.
+// Errors: ErrArgument; ErrShapeMismatch, a list is not as long as there are layers.
 func NewSequence(config SequenceConfig) (*Sequence, error) {
 	const op = "routecap_sequence_create"
 	layers := config.Layers
-	for _, n := range []int{len(config.LayerMap), len(config.LayerExperts)} {
-		if layers == 0 {
-			layers = uint32(n)
-		}
-		if n != 0 && n != int(layers) {
-			_, err := Result{
-				ErrShapeMismatch,
-				fmt.Sprintf("LayerMap or LayerExperts has %d elements for %d layers", n, layers),
-			}.outcome(
-				op,
-			)
-			return nil, err
-		}
+	if layers == 0 {
+		layers = uint32(max(len(config.LayerMap), len(config.LayerExperts)))
+	}
+	lists := layerLists(config.LayerMap, config.LayerExperts, config.LayerK, config.LayerMinK, config.LayerVisit)
+	if wrong := misfit(lists, int(layers)); wrong != nil {
+		_, err := Result{ErrShapeMismatch, wrong.says(int(layers))}.outcome(op)
+		return nil, err
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -74,6 +69,9 @@ func NewSequence(config SequenceConfig) (*Sequence, error) {
 		budgetBytes:  config.BudgetBytes,
 		layerMap:     pinSlice(&pin, config.LayerMap),
 		layerExperts: pinSlice(&pin, config.LayerExperts),
+		layerK:       pinSlice(&pin, config.LayerK),
+		layerMinK:    pinSlice(&pin, config.LayerMinK),
+		layerVisit:   pinSlice(&pin, config.LayerVisit),
 	}
 	var sequence unsafe.Pointer
 	_, err := routecap_sequence_create(&c, &sequence).outcome(op)

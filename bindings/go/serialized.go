@@ -193,8 +193,8 @@ func SerializedInfo(data []byte) (Serialized, error) {
 // (routecap_routing_import): for rows that another process, file format or engine has. The rows and
 // cells are checked as those of Deserialize; all arrays are copied.
 //
-// Experts and Complete are not looked at; ValidityBytes may be 0; LayerMap, LayerExperts and
-// LayerProvenance may be nil: 0..Layers-1, Experts (which is then needed) and ProvenanceCaptured.
+// Complete is not looked at; ValidityBytes may be 0; the lists of layers may be nil, and are then as
+// in Config: LayerExperts is Experts, which is needed only then.
 // Segments need not hold rows that are MissingAbsent, but are in order. With a RowStride the arrays
 // of a segment may be longer than its rows, and IDs8 or IDs16 reaches to where a next row would
 // begin.
@@ -265,13 +265,12 @@ func (v *View) pass(l *loan) (cView, Result) {
 			),
 		}
 	}
-	for _, table := range []struct {
-		name   string
-		length int
-	}{{"LayerMap", len(v.LayerMap)}, {"LayerExperts", len(v.LayerExperts)}, {"LayerProvenance", len(v.LayerProvenance)}} {
-		if table.length != 0 && table.length != int(v.Layers) {
-			return fail(table.name, table.length, uint64(v.Layers))
-		}
+	lists := append(
+		layerLists(v.LayerMap, v.LayerExperts, v.LayerK, v.LayerMinK, v.LayerVisit),
+		layerList{"LayerProvenance", len(v.LayerProvenance)},
+	)
+	if wrong := misfit(lists, int(v.Layers)); wrong != nil {
+		return fail(wrong.name, wrong.length, uint64(v.Layers))
 	}
 	validity := uint64(v.ValidityBytes)
 	if validity == 0 {
@@ -331,6 +330,9 @@ func (v *View) pass(l *loan) (cView, Result) {
 			&l.pin,
 			v.LayerProvenance,
 		),
+		layerK:       pinSlice(&l.pin, v.LayerK),
+		layerMinK:    pinSlice(&l.pin, v.LayerMinK),
+		layerVisit:   pinSlice(&l.pin, v.LayerVisit),
 		segments:     pinSlice(&l.pin, segments),
 		segmentSize:  unsafe.Sizeof(cSegment{}),
 		segmentCount: uintptr(len(segments)),

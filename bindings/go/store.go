@@ -76,8 +76,7 @@ func newStore(
 }
 
 // NewStore creates a store in the memory of this process (routecap_store_create). Of `shape`, a
-// capturer's configuration, it takes Layers, K, Experts, IDSpace, LayerMap, LayerExperts and
-// LayerProvenance.
+// capturer's configuration, it takes Layers, K, Experts, IDSpace and the lists of layers.
 func NewStore(config StoreConfig, shape Config) (*Store, error) {
 	return newStore("routecap_store_create", config, shape, routecap_store_create)
 }

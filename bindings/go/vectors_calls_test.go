@@ -370,7 +370,7 @@ func writeSink[T int16 | int32 | int64](r *replay, in *said) {
 	if err != nil {
 		r.fatal(err)
 	}
-	first, columns := int(in.uint("first_row")), int(in.capturer().config.K)
+	first, columns := int(in.uint("first_row")), int(in.capturer().kOf(in.uint32("layer")))
 	for i, id := range numbers[T](in.list("ids")) {
 		ids[(first+i/columns)*stride+i%columns] = id
 	}
@@ -390,7 +390,7 @@ func source(s *said, k uint32) Source {
 	var source Source
 	dtype := DType(s.int("dtype"))
 	s.fill(&source)
-	source.Columns = uint32(s.uint("k_source"))
+	source.Columns = cmp.Or(s.uint32("k_source"), k)
 	source.IDs = source.dense(s.list("ids"), dtype, k).From(int(s.uint("ids_start")))
 	source.LiveRows, source.RowBase, source.RowIndex = s.int32s(
 		"live_rows",
