@@ -25,6 +25,16 @@ inline int64_t id_of_cell(const routecap_view &view, const routecap_segment &seg
     return id;
 }
 
+// How many experts a valid cell has. They come first: every bit of its other columns is set.
+inline uint64_t experts_of_cell(const routecap_view &view, const routecap_segment &segment,
+                                uint64_t row, uint64_t layer) {
+    const int64_t unused = view.dtype == ROUTECAP_DTYPE_U8 ? 255 : -1;
+    uint64_t n = view.layer_k[layer];
+    while (n > view.layer_min_k[layer] && id_of_cell(view, segment, row, layer, n - 1) == unused)
+        n--;
+    return n;
+}
+
 // Rows of 8-bit ids that lack no cell, as they have to lie to be lent in place (serialized.h).
 class Records {
 public:

@@ -167,8 +167,11 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
                 reasons.push_back(is_valid ? 0
                                   : known  ? static_cast<int32_t>(reason)
                                            : ROUTECAP_MISSING_UNWRITTEN);
+                const uint64_t used = is_valid ? experts_of_cell(view, segment, row, layer) : 0;
                 for (uint64_t column = 0; column < view.k; column++)
-                    ids.push_back(is_valid ? id_of_cell(view, segment, row, layer, column) : -1);
+                    ids.push_back(!is_valid       ? -1
+                                  : column < used ? id_of_cell(view, segment, row, layer, column)
+                                                  : ROUTECAP_NO_EXPERT);
             }
             const uint64_t tag = segment.tags != nullptr ? segment.tags[row] : segment.tag;
             tags.push_back(any ? tag : 0);
@@ -187,7 +190,10 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
             {"tags", written(tags)},
             {"layer_map", of(view.layer_map)},
             {"layer_experts", of(view.layer_experts)},
-            {"layer_provenance", of(view.layer_provenance)}};
+            {"layer_provenance", of(view.layer_provenance)},
+            {"layer_k", of(view.layer_k)},
+            {"layer_min_k", of(view.layer_min_k)},
+            {"layer_visit", of(view.layer_visit)}};
         const auto found = arrays.find(key);
         ASSERT_NE(arrays.end(), found) << key;
         expect(value, found->second, key);

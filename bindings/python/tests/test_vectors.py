@@ -41,6 +41,9 @@ TYPES = {
 ARRAYS = {
     "layer_map": np.int32,
     "layer_experts": np.uint32,
+    "layer_k": np.uint32,
+    "layer_min_k": np.uint32,
+    "layer_visit": np.uint32,
     "layer_provenance": np.int32,
     "live_rows": np.int32,
     "row_base": np.int32,
@@ -49,6 +52,8 @@ ARRAYS = {
     "validity": np.uint8,
     "tags": np.uint64,
 }
+# Those that have an element for each layer.
+LAYERS = [name for name in ARRAYS if name.startswith("layer_")]
 POINTERS = {*ARRAYS, "ids", "logits", "tokens", "positions"}
 WORDS = {
     "ALL": routecap.ALL,
@@ -351,9 +356,7 @@ class Replayer:
         )
         expressible = expressible and given.get("backend", 0) in (0, *routecap.Backend)
         expressible = expressible and all(
-            len(given[name]) == given["layers"]
-            for name in ("layer_map", "layer_experts", "layer_provenance")
-            if name in given
+            len(given[name]) == given["layers"] for name in LAYERS if name in given
         )
         if not expressible:
             return self.struct("config", config)
@@ -457,16 +460,16 @@ class Replayer:
 
     # ---- Taps
 
-    def source(self, source: Any) -> tuple[dict[str, Any], Any]:
+    def source(self, source: Any, capturer: Any) -> tuple[dict[str, Any], Any]:
         """Keywords of record and a function that makes the tensor of a layer's elements."""
         dtype = source["dtype"]
-        rows, k = source.get("rows", 0), source.get("k_source", 0)
+        rows, k = source.get("rows", 0), source.get("k_source", 0) or capturer.k
 
         def tensor(values: Any, capturer: Any) -> Any:
             if values is None:
                 return None
             elements = array(values, TYPES.get(dtype, np.int32))[source.get("ids_start", 0) :]
-            columns = k or capturer.k
+            columns = k
             row, column = source.get("row_stride") or columns, source.get("column_stride") or 1
             size = elements.dtype.itemsize
             if rows and (rows - 1) * row * (rows > 1) + (columns - 1) * column >= len(elements):
@@ -475,6 +478,7 @@ class Replayer:
 
         keywords: dict[str, Any] = {
             "columns": k or None,
+            "none": source.get("none") or None,
             "first_row": source.get("first_row", 0),
             "offset": source.get("offset", 0),
         }
@@ -503,7 +507,7 @@ class Replayer:
                 and "table" not in source
             ):
                 raise LookupError
-            keywords, tensor = self.source(source)
+            keywords, tensor = self.source(source, capturer)
             if "table" in source:
                 keywords["table"] = array(source["table"], np.int32)
             capturer.record(call["layer"], tensor(source["ids"], capturer), **keywords)
@@ -536,7 +540,7 @@ class Replayer:
                 len(layer.get("table", [])) == source["table_size"] for layer in layers
             ):
                 raise LookupError
-            keywords, tensor = self.source(source)
+            keywords, tensor = self.source(source, capturer)
             if "table" in layers[0]:
                 keywords["tables"] = {
                     layer["layer"]: array(layer["table"], np.int32) for layer in layers
@@ -872,6 +876,7 @@ class Replayer:
         """
         options = {name: number(value) for name, value in call["options"].items()}
         options.setdefault("fill", -1)
+        options.setdefault("none", routecap.NO_EXPERT)
         dtype = TYPES.get(options.get("dtype", 0), np.uint8)
         size = np.dtype(dtype).itemsize
         dst = None
@@ -917,6 +922,7 @@ class Replayer:
             target,
             mask=cells,
             fill=options["fill"],
+            none=options["none"],
             order=order,
             first_layer=first,
             layers=layers,
@@ -992,6 +998,11 @@ class Replayer:
                 )
                 valid[here] = bits
                 ids[here] = np.where(valid[here][..., None], segment.ids.astype(np.int64), -1)
+                unused = np.arange(routing.k) >= routing.counts()[here][..., None]
+                every_bit = np.ascontiguousarray(segment.ids).view(f"u{segment.ids.itemsize}")
+                unused &= valid[here][..., None]
+                assert (every_bit[unused] == np.iinfo(every_bit.dtype).max).all()
+                ids[here][unused] = routecap.NO_EXPERT
                 tags[here] = np.where(
                     valid[here].any(axis=1),
                     segment.tags if segment.tags is not None else segment.tag,
@@ -1020,10 +1031,7 @@ class Replayer:
                 name: getattr(routing, name)
                 for name in ("layers", "k", "experts", "id_space", "first", "rows")
             },
-            **{
-                name: getattr(routing, name).tolist()
-                for name in ("layer_map", "layer_experts", "layer_provenance")
-            },
+            **{name: getattr(routing, name).tolist() for name in LAYERS},
         }
         return 0, {"view": view}
 
@@ -1064,11 +1072,7 @@ class Replayer:
         layers, k = number(view["layers"]), number(view["k"])
         dtype = TYPES.get(view.get("dtype", 0))
         width = (layers + 7) // 8
-        tables = {
-            name: [number(each) for each in view[name]]
-            for name in ("layer_map", "layer_experts", "layer_provenance")
-            if name in view
-        }
+        tables = {name: [number(each) for each in view[name]] for name in LAYERS if name in view}
         segments = []
         try:
             if (
