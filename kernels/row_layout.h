@@ -42,13 +42,13 @@ struct RowLayout {
           stride(round_up(bytes(), alignment())) {}
 
     // Of rows, if the first one has it.
-    constexpr uint32_t alignment() const {
+    ROUTECAP_BODY constexpr uint32_t alignment() const {
         const uint32_t of_cell = cell_bytes & (~cell_bytes + 1);
         const uint32_t least = of_cell < 16 ? of_cell : 16;
         return least > weight_bytes ? least : weight_bytes;
     }
     // Without the padding at the end.
-    constexpr uint32_t bytes() const { return weights_begin + layers * k * weight_bytes; }
+    ROUTECAP_BODY constexpr uint32_t bytes() const { return weights_begin + layers * k * weight_bytes; }
 
     ROUTECAP_BODY uint8_t *cell(uint8_t *row, uint32_t layer) const {
         return row + static_cast<size_t>(layer) * cell_bytes;
@@ -66,7 +66,7 @@ struct RowLayout {
     }
 
     // The same of weights, where there are any.
-    constexpr uint32_t weights_cell_bytes() const { return k * weight_bytes; }
+    ROUTECAP_BODY constexpr uint32_t weights_cell_bytes() const { return k * weight_bytes; }
     ROUTECAP_BODY uint8_t *weights(uint8_t *row, uint32_t layer) const {
         return row + weights_begin + static_cast<size_t>(layer) * k * weight_bytes;
     }

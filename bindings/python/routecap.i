@@ -822,6 +822,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %number_output(uint64_t, needed)
 %number_output(uint64_t, conflicting)
 %number_output(uint64_t, count)
+%number_output(uint64_t, missing_cells)
 %number_output(routecap_step, step)
 %number_output(routecap_request, child)
 %number_output(uint64_t, leading)
@@ -1018,6 +1019,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %waits(routecap_plan_create)
 %waits(routecap_plan_gather)
 %waits(routecap_plan_gather_values)
+%waits(routecap_plan_gather_weights)
 %waits(routecap_plan_scatter)
 %waits(routecap_plan_pack)
 %waits(routecap_plan_unpack)
@@ -1044,6 +1046,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %enddef
 %waits_and_measures(routecap_request_extract_into, 10)
 %waits_and_measures(routecap_routing_copy_to, 7)
+%waits_and_measures(routecap_routing_copy_weights, 7)
 %waits_and_measures(routecap_routing_serialize, 4)
 %waits_and_measures(routecap_wire_encode, 5)
 %waits_and_measures(routecap_sequence_serialize, 5)

@@ -553,6 +553,8 @@ void read_landed(Functions &functions, Engine &e, routecap_request request,
     EXPECT_CALL(ROUTECAP_OK, routing_copy_to, extracted, &options, same.data(), bytes, nullptr, 0,
                 nullptr);
     EXPECT_EQ(memory, same);
+    EXPECT_CALL(ROUTECAP_ERR_DTYPE, routing_copy_weights, extracted, &options, same.data(), bytes,
+                nullptr, 0, nullptr);  // it has none
 
     routecap_view view{};
     view.struct_size = sizeof view;

@@ -139,11 +139,23 @@ from ._wire import (
 if typing.TYPE_CHECKING:
     from . import (
         adapter as adapter,
+    )
+    from . import (
         analysis as analysis,
+    )
+    from . import (
         colours as colours,
+    )
+    from . import (
         experts as experts,
+    )
+    from . import (
         log as log,
+    )
+    from . import (
         names as names,
+    )
+    from . import (
         torch as torch,
     )
 else:

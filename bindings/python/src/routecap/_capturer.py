@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import LOAD_PHASES
 from ._batch_calls import BatchCalls
+from ._constants import LOAD_PHASES
 from ._counts import Stats
 from ._docs import documented
 from ._forward_path import ForwardPath

@@ -16,6 +16,7 @@ from ._library import raw
 from ._protocols import StreamLike
 from ._switches import Switches
 from ._tensors import dtype_of, provenances
+from ._weights import weights_dtype_of
 from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
 
 
@@ -65,6 +66,8 @@ class Settings(Switches, total=False):
     """[layers] the fewest, where a router chooses fewer for some tokens; default: layer_k."""
     layer_visit: Sequence[int] | NDArray[Any] | None
     """[layers] how often the decoder ran the layer before, where it runs layers several times."""
+    weights: DtypeLike | None
+    """Capture a weight beside each id, of this type: float32, float16 or "bfloat16"; default: none."""
     layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from
     logits.
@@ -137,7 +140,8 @@ class Config:
         self.layer_k = self._arrays.get("layer_k", np.full(self.layers, self.k, np.uint32))
         self.layer_min_k = self._arrays.get("layer_min_k", self.layer_k)
         self.layer_visit = self._arrays.get("layer_visit", np.zeros(self.layers, np.uint32))
-        sink_dtype = settings.get("sink_dtype")
+        sink_dtype, weights = settings.get("sink_dtype"), settings.get("weights")
+        self.weights_dtype = weights_dtype_of(weights) if weights is not None else None
         defaults.update(
             numbers,
             backend=self.backend,
@@ -146,6 +150,7 @@ class Config:
             flags=flags,
             id_space=member(IdSpace, settings.get("id_space", IdSpace.LOGICAL)),
             sink_dtype=dtype_of(sink_dtype) if sink_dtype is not None else 0,
+            weights_dtype=self.weights_dtype or 0,
         )
         self.memory = structs.config(**defaults)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _structs as structs
-from ._constants import IdSpace, Missing, Order, Status
+from ._constants import Dtype, IdSpace, Missing, Order, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
@@ -26,6 +26,7 @@ from ._reading import (
     wait,
 )
 from ._tensors import describe, dtype_of, numpy_dtype
+from ._weights import array_dtype, weights_dtype_of
 from .names import DtypeLike, OrderName
 
 _PENDING = Status.PENDING
@@ -58,6 +59,12 @@ class Segment(NamedTuple):
 
     Given as 0 it means ABSENT there.
     """
+    weights: NDArray[Any] | None = None
+    """[rows, layers, k] the weight of each id, float32 or float16, or the bits of bfloat16 as uint16;
+    None: there are none.
+    """
+    weights_validity: NDArray[np.uint8] | None = None
+    """[rows, (layers + 7) // 8] as `validity`: the layers whose weights are there."""
 
 
 class _View:
@@ -73,6 +80,7 @@ class _View:
     rows: int
     row_stride: int
     segment_count: int
+    weights_dtype: int
 
     def __init__(self, handle: object) -> None:
         memory = structs.view.empty()
@@ -97,6 +105,8 @@ class _View:
             self._layer_k,
             self._layer_min_k,
             self._layer_visit,
+            self.weights_dtype,
+            _,
         ) = structs.view.read(memory)
         self._handle = handle
         self._segments: memoryview | None = None  # their table
@@ -135,7 +145,16 @@ class _View:
         return self._segment(*_segment.unpack_from(self._segments, index * self._stride))
 
     def _segment(
-        self, first: int, rows: int, ids: int, validity: int, tags: int, tag: int, reason: int
+        self,
+        first: int,
+        rows: int,
+        ids: int,
+        validity: int,
+        tags: int,
+        tag: int,
+        reason: int,
+        weights: int,
+        weights_validity: int,
     ) -> Segment:
         return Segment(
             first,
@@ -145,6 +164,16 @@ class _View:
             self._array(tags, (rows,), _UINT64) if tags else None,
             tag,
             Missing(reason) if reason else 0,
+            (
+                self._rows(weights, rows, (self.layers, self.k), array_dtype(self.weights_dtype))
+                if weights
+                else None
+            ),
+            (
+                self._rows(weights_validity, rows, (self.validity_bytes,), _UINT8)
+                if weights_validity
+                else None
+            ),
         )
 
     @property
@@ -172,7 +201,7 @@ class _View:
         return self._array(self._layer_visit, (self.layers,), _UINT32)
 
 
-_segment = struct.Struct("@QQQQQQi4x")
+_segment = struct.Struct("@QQQQQQi4xQQ")
 _UINT8, _INT32, _UINT32, _UINT64 = (
     np.dtype(np.uint8),
     np.dtype(np.int32),
@@ -518,6 +547,54 @@ class Contents:
             layers=layers,
         )
         return out, mask
+
+    # ---- Weights
+
+    @property
+    def weights_dtype(self) -> Dtype | None:
+        """Of the weights beside its ids: F32, F16 or BF16; None: it has none."""
+        kind = self._look().weights_dtype
+        return Dtype(kind) if kind else None
+
+    @documented("routecap_routing_copy_weights")
+    def weights(
+        self,
+        dtype: DtypeLike = np.float32,
+        *,
+        mask: NDArray[Any] | None = None,
+        order: Order | OrderName = Order.ROW_MAJOR,
+        first_layer: int = 0,
+        layers: int | None = None,
+        strict: bool = False,
+        allow_recomputed: bool = False,
+    ) -> NDArray[Any]:
+        """The weights [rows, layers, k] as one array: column c is the weight of the expert in column
+        c of `ids` with the same arguments.
+
+        They are float32. Other types are those in which they were captured: float16, or "bfloat16",
+        whose bits come as uint16. A weight that is missing is NaN, that of a column without an
+        expert 0. `mask` receives True for each cell whose weights are there.
+        """
+        view = self._look()
+        kind = weights_dtype_of(dtype)
+        out, _ = self._room(array_dtype(kind), order, first_layer, layers)
+        copy_into(
+            lambda options, memory, mask: raw.routecap_routing_copy_weights(
+                self._handle, options, memory, mask
+            ),
+            out,
+            mask,
+            None,
+            view.k,
+            FILL,
+            NONE,
+            order,
+            first_layer,
+            view.layers - first_layer if layers is None else layers,
+            read_flags(strict, allow_recomputed or not strict),
+            kind,
+        )
+        return out
 
     def counts(self) -> NDArray[np.uint8]:
         """[rows, layers] how many experts each cell has; 0 also where it is missing (`mask`)."""

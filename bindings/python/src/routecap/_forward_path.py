@@ -23,12 +23,11 @@ from ._constants import MAX_SLOTS, Dtype, Snapshot, SourceFlag, SpanFlag, Status
 from ._docs import documented
 from ._errors import LostStepWarning, error, member, warn
 from ._library import raw
-from ._opened import Opened
 from ._protocols import NumberLike, StreamLike, Tensor, TensorLike
 from ._router import FLOATS, Router
-from ._steps import LayerSources, PreparedIssue, Step, ticket_of
+from ._sink_memory import SinkMemory
+from ._steps import LayerSources, PreparedIssue, Step
 from ._tensors import (
-    DeviceArray,
     address_of_alike,
     bytes_at,
     current_stream,
@@ -39,16 +38,16 @@ from ._tensors import (
     expect_kind,
     expect_writable,
     matrix,
-    numpy_dtype,
     stream_of,
 )
+from ._weights import weights_of_source
 from .names import DtypeLike, SnapshotName
 
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
 
 
-class ForwardPath(Opened):
-    """Capturer: steps, what routers chose in them, and the sink."""
+class ForwardPath(SinkMemory):
+    """Capturer: steps, and what routers chose in them."""
 
     def _stream(self, stream: StreamLike | None, tensor: object = None) -> int:
         if stream is None:
@@ -240,6 +239,18 @@ class ForwardPath(Opened):
         }
         return tensor, fields
 
+    def _weights(
+        self, weights: TensorLike, dtype: DtypeLike | None, shape: tuple[int, ...], name: str
+    ) -> dict[str, int]:
+        wanted = self._config.weights_dtype
+        if wanted is None and not self._disabled:
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"{name} is given, and the capturer keeps none: make it with weights=, the type that"
+                " they have",
+            )
+        return weights_of_source(weights, dtype, shape, self._place, wanted or 0, name)[1]
+
     def _placement(
         self,
         rows: int,
@@ -296,6 +307,8 @@ class ForwardPath(Opened):
         offset: int = 0,
         table: TensorLike | None = None,
         none: int | None = None,
+        weights: TensorLike | None = None,
+        weights_dtype: DtypeLike | None = None,
         overlap: bool = False,
         stream: StreamLike | None = None,
     ) -> None:
@@ -309,8 +322,12 @@ class ForwardPath(Opened):
 
         none: where layer_min_k allows fewer experts, the number that the router writes into the
         columns behind them, such as -1 or the number of experts. Without it such cells are missing.
+
+        weights: a tensor of the shape of ids with the weight of each id, of the type that the setting
+        `weights` names; where a framework has no bfloat16, say weights_dtype="bf16" of 16-bit
+        integers. With the setting "bfloat16", packed ids bring theirs.
         """
-        _, fields = self._source(
+        tensor, fields = self._source(
             "ids",
             self._k_of([layer]),
             ids,
@@ -323,6 +340,8 @@ class ForwardPath(Opened):
             row_base,
             row_index,
         )
+        if weights is not None:
+            fields.update(self._weights(weights, weights_dtype, tensor.shape, "weights"))
         address, size = self._table(table)
         source = structs.source(
             **fields,
@@ -348,6 +367,8 @@ class ForwardPath(Opened):
         row_index: TensorLike | None = None,
         offset: int = 0,
         none: int | None = None,
+        weights: LayersLike | None = None,
+        weights_dtype: DtypeLike | None = None,
         overlap: bool = False,
         whole_step: bool = False,
         stream: StreamLike | None = None,
@@ -358,7 +379,8 @@ class ForwardPath(Opened):
         [rows, k]} of some, all of one dtype, shape and strides (k is the largest of these layers: of
         a layer with fewer, the first columns are read); or what `layer_sources` made of that
         and of the other arguments, which are left out then. tables: None, one tensor
-        [layers, table_size], or {layer: tensor [table_size]}. All else as `record` has it.
+        [layers, table_size], or {layer: tensor [table_size]}. weights: None, as the ids, or {layer:
+        tensor} of some of their layers. All else as `record` has it.
 
         whole_step: The call is the whole step: it begins it, with as many rows as the ids have, and
         takes its snapshot. Leave `begin` and `snapshot` out then.
@@ -378,6 +400,8 @@ class ForwardPath(Opened):
                 row_index=row_index,
                 offset=offset,
                 none=none,
+                weights=weights,
+                weights_dtype=weights_dtype,
                 overlap=overlap,
                 whole_step=whole_step,
             )
@@ -401,6 +425,8 @@ class ForwardPath(Opened):
         row_index: TensorLike | None = None,
         offset: int = 0,
         none: int | None = None,
+        weights: LayersLike | None = None,
+        weights_dtype: DtypeLike | None = None,
         overlap: bool = False,
         whole_step: bool = False,
     ) -> "LayerSources":
@@ -470,10 +496,56 @@ class ForwardPath(Opened):
             layers["layer"], layers["ids"] = list(given), addresses
             if table_addresses:
                 layers["table"] = table_addresses
+        weighing = None
+        if weights is not None:
+            shape = described.shape if described is not None else ()
+            weighing, of_weights = self._weights_of_layers(weights, weights_dtype, given, shape)
+            layers["weights"] = of_weights.pop("addresses")
+            first.update(of_weights)
         flags = SourceFlag.OVERLAP * overlap | SourceFlag.WHOLE_STEP * whole_step
         source = structs.source(**first, offset=offset, flags=flags)
-        held = given, per_layer, live_rows, row_base, row_index
+        held = given, per_layer, live_rows, row_base, row_index, weighing
         return LayerSources(source, layers, start, held, whole_step)
+
+    def _weights_of_layers(
+        self,
+        weights: LayersLike,
+        dtype: DtypeLike | None,
+        given: Mapping[int, TensorLike],
+        shape: tuple[int, ...],
+    ) -> tuple[Mapping[int, TensorLike], dict[str, Any]]:
+        """The weights of each layer of `given`, and what routecap_source says of all of them."""
+        per_layer = by_layer(weights)
+        if not isinstance(weights, Mapping):
+            if len(per_layer) != len(given):
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"weights are of {len(per_layer)} layers, ids of {len(given)}: give one for each",
+                )
+            per_layer = dict(zip(given, per_layer.values()))
+        unknown = set(per_layer) - set(given)
+        if unknown:
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"weights has layer {min(unknown)}, and ids has none: give weights of layers that are"
+                " recorded",
+            )
+        common: dict[str, Any] = {}
+        addresses = []
+        for layer in given:
+            if layer not in per_layer:
+                addresses.append(0)
+                continue
+            fields = self._weights(per_layer[layer], dtype, shape, f"weights of layer {layer}")
+            addresses.append(fields.pop("weights"))
+            if common and fields != common:
+                raise error(
+                    Status.ERR_SHAPE_MISMATCH,
+                    f"weights of layer {layer} differ from those of the first layer in dtype, shape or"
+                    " strides: record it by itself, with record()",
+                )
+            common = fields
+        return per_layer, {"addresses": addresses, **common}
 
     @documented("routecap_layer_route")
     def route(
@@ -589,103 +661,3 @@ class ForwardPath(Opened):
         found = np.zeros(self.layers if layers is None else layers, structs.layer_probe_dtype)
         raw.routecap_capturer_probe(self._handle, rows, found, self._stream(stream))
         return found
-
-    # ---- The sink
-
-    def _sink(self, tensor: TensorLike, interleaved: bool) -> tuple[Tensor, int, bytes]:
-        """How many layers a tensor ([layers,] rows, k) has, and its routecap_sink."""
-        found = describe(tensor, "tensor")
-        expect_device(found, self._place, "tensor")
-        dtype = expect_dtype(found, (Dtype.I16, Dtype.I32, Dtype.I64), "tensor")
-        if len(found.shape) not in (2, 3):
-            raise error(
-                Status.ERR_SHAPE_MISMATCH,
-                f"tensor has shape {found.shape}, [rows, k] or [layers, rows, k] is expected: give"
-                " a tensor of two or three dimensions",
-            )
-        *outer, rows, k = found.shape
-        layers = outer[0] if outer else 1
-        row_stride = found.strides[-2] if rows > 1 else 0
-        layer_stride = found.strides[0] if layers > 1 and rows > 0 else 0
-        if k > 1 and found.strides[-1] != 1:
-            raise error(
-                Status.ERR_ARGUMENT,
-                "tensor: the ids of a row must be next to one another: give a tensor whose last"
-                " dimension is dense",
-            )
-        if found.address % found.itemsize:
-            raise error(
-                Status.ERR_ARGUMENT,
-                "tensor is not aligned to its elements: give one whose address is a multiple of"
-                " their size",
-            )
-        least = k if interleaved else (rows - 1) * row_stride + k
-        if rows > 1 and row_stride < k or layers > 1 and rows > 0 and layer_stride < least:
-            raise error(
-                Status.ERR_SHAPE_MISMATCH,
-                f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not"
-                " expanded",
-            )
-        sink = structs.sink(
-            dtype=dtype,
-            ids=found.address,
-            ids_bytes=bytes_at(found),
-            rows=rows,
-            k=k,
-            row_stride=row_stride,
-            layer_stride=layer_stride,
-        )
-        return found, layers, sink
-
-    @documented("routecap_sink_bind")
-    def bind(self, first_layer: int, tensor: TensorLike) -> None:
-        """Use a tensor as the sink of a layer ([rows, k]) or of several ([layers, rows, k]). It has
-        int16, int32 or int64, and is kept alive until the capturer is closed. k is that of these
-        layers. A router that chooses fewer writes NO_EXPERT into the columns behind.
-        """
-        found = describe(tensor, "tensor")
-        expect_writable(found, "tensor")
-        found, layers, sink = self._sink(found, interleaved=False)
-        raw.routecap_sink_bind(self._handle, first_layer, layers, sink)
-        raw.keep(self._handle, found.holder)
-
-    @documented("routecap_step_arrive")
-    def arrive(self, step: Step, ids: TensorLike | None) -> None:
-        """Hand over the rows of a step that was issued with Snapshot.LATER. Any thread may call it.
-
-        ids: a tensor [layers, rows, k] of int16, int32 or int64 in host memory, in which only the
-        ids of a row must be next to one another. NO_EXPERT is in columns without an expert. None:
-        the rows will not come.
-        """
-        sink = None
-        if ids is not None:
-            found, layers, sink = self._sink(ids, interleaved=True)
-            if layers != self.layers:
-                raise error(
-                    Status.ERR_SHAPE_MISMATCH,
-                    f"ids have shape {found.shape}: give those of all {self.layers} layers",
-                )
-        raw.routecap_step_arrive(self._handle, ticket_of(step, self), sink)
-
-    @documented("routecap_sink_layer")
-    def sink(self, layer: int) -> NDArray[Any] | DeviceArray | None:
-        """The sink of a layer, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has
-        no memory yet. It stays valid after `close`.
-        """
-        memory = structs.sink.empty()
-        handle = self._handle
-        raw.routecap_sink_layer(handle, layer, memory)
-        dtype, address, rows, k, row_stride, _, _ = structs.sink.read(memory)
-        if not address:
-            return None
-        if not self._host:
-            return DeviceArray(address, Dtype(dtype), (rows, k), row_stride, self._place, handle)
-        kind = numpy_dtype(dtype)
-        elements = (rows - 1) * row_stride + k
-        view: NDArray[Any] = np.ndarray(
-            (rows, k),
-            kind,
-            raw.memory(address, elements * kind.itemsize, 1, handle),
-            strides=(row_stride * kind.itemsize, kind.itemsize),
-        )
-        return view

@@ -46,6 +46,7 @@ from ._tensors import (
     numpy_dtype,
     stream_of,
 )
+from ._weights import array_dtype, weights_dtype_of
 from .names import DtypeLike, OrderName, PlanContextName, PlanLayoutName
 
 
@@ -375,6 +376,23 @@ class Plan:
             report,
         )
         return Gathered(out, classes, PlanReport(*structs.plan_report.read(report)))
+
+    @documented("routecap_plan_gather_weights")
+    def gather_weights(
+        self, sources: Sources, *, dtype: DtypeLike = np.float32, missing: float = float("nan")
+    ) -> NDArray[Any]:
+        """The weights of this rank, in its layout: those of the ids that `gather` gives of the same
+        sources.
+
+        They are float32, or of the type in which they were captured ("bfloat16" as uint16). Filled
+        cells have the weight 0, needed cells without weights `missing`.
+        """
+        kind = weights_dtype_of(dtype)
+        out = np.empty(self.shape, array_dtype(kind))
+        raw.routecap_plan_gather_weights(
+            self._handle, self._sources(sources), kind, missing, out.view(np.uint8).reshape(-1)
+        )
+        return out
 
     @documented("routecap_plan_gather_values")
     def gather_values(

@@ -73,6 +73,8 @@ class Coverage(NamedTuple):
     """How many blocks of missing cells there are."""
     cells_recomputed: int
     """Valid cells of layers whose provenance is RECOMPUTED."""
+    cells_weighted: int = 0
+    """Cells whose weights are there."""
 
     @property
     def complete(self) -> bool:
@@ -109,14 +111,16 @@ def copy_into(
     first_layer: int,
     layers: int,
     flags: int,
+    dtype: int | None = None,
 ) -> Any:
     """Call with copy options, memory and mask for an array of the caller's, whose rows and layers
-    may be any distance apart. `count` rows are copied; None: nobody knows how many.
+    may be any distance apart. `count` rows are copied; None: nobody knows how many. `dtype` is that
+    of weights, where they are copied.
     """
     tensor = describe(out, "out")
     expect_device(tensor, HOST, "out")
     expect_writable(tensor, "out")
-    dtype = dtype_of(tensor.dtype)
+    dtype = dtype_of(tensor.dtype) if dtype is None else dtype
     if len(tensor.shape) != 3 or tensor.shape[2] != k:
         raise error(
             Status.ERR_SHAPE_MISMATCH,

@@ -19,6 +19,12 @@ from ._message import WireHint, WireOptions, decode, encode
 from ._protocols import BytesLike, MessageLike
 from ._reading import FILL, NONE, rows_of
 from ._tensors import as_bytes, describe, dtype_of, numpy_dtype, provenances
+from ._weights import (
+    array_dtype,
+    weights_begin,
+    weights_dtype_of,
+    weights_of_arrays,
+)
 from .names import DtypeLike, IdSpaceName, ProvenanceName, WireLike
 
 _Slice = slice  # which means something else within the class
@@ -193,6 +199,8 @@ class Routing(Contents):
         layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         none: int = NONE,
+        weights: ArrayLike | None = None,
+        weights_dtype: DtypeLike | None = None,
         trusted: bool = False,
     ) -> "Routing":
         """Make a routing from ids [rows, layers, k] that routecap did not capture. `tags` is one
@@ -205,6 +213,9 @@ class Routing(Contents):
 
         Where `layer_k` or `layer_min_k` say that a cell may have fewer than k experts, the columns
         behind them have `none`. If that is -1, give `valid`: a missing cell has that, too.
+
+        `weights` [rows, layers, k], float32 or float16, are the weights of the ids; for bfloat16 give
+        uint16 of its bits, and weights_dtype="bf16". A cell with a NaN has none.
 
         The arrays are copied. Every valid cell is checked for as many distinct experts as its layer
         allows, unless `trusted`.
@@ -291,6 +302,12 @@ class Routing(Contents):
             np.ascontiguousarray(tags) if tags.ndim else None,
             0 if tags.ndim else int(tags),
         )
+        kind = None
+        if weights is not None:
+            kind, kept_weights, there = weights_of_arrays(
+                weights, weights_dtype, given.shape, None if unused is None else ~unused, valid
+            )
+            segment = segment._replace(weights=kept_weights, weights_validity=there)
         return Routing.from_segments(
             [segment] if rows else [],
             layers=layers,
@@ -301,6 +318,7 @@ class Routing(Contents):
             experts=experts,
             layer_provenance=layer_provenance,
             id_space=id_space,
+            weights_dtype=kind,
             trusted=trusted,
             **held,
         )
@@ -323,17 +341,19 @@ class Routing(Contents):
         layer_visit: ArrayLike | None = None,
         layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
+        weights_dtype: DtypeLike | None = None,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":
         """A routing of segments in order; rows that no segment has are missing. `dtype` is that of
-        their ids. Columns of a valid cell that have no expert come last, and have every bit set.
+        their ids, `weights_dtype` that of their weights. Columns of a valid cell that have no expert come last, and have every bit set.
 
         The rows of an array may lie apart, if those of all arrays lie equally far apart. Arrays
         with validity right behind the ids of each row, as a pickled routing has them, are used in
         place; all others are copied.
         """
         dtype = dtype_of(dtype)
+        of_weights = 0 if weights_dtype is None else weights_dtype_of(weights_dtype)
         owners: list[object] = []
         apart: set[int] = set()  # bytes between rows that do not follow one another
         dense: set[int] = set()  # and between those that do
@@ -393,6 +413,16 @@ class Routing(Contents):
                 segment.validity, (segment.rows, (layers + 7) // 8), np.uint8, "validity"
             )
             entry["tags"] = address(segment.tags, (segment.rows,), np.uint64, "tags")
+            if of_weights:
+                entry["weights"] = address_of_rows(
+                    segment.weights, (segment.rows, layers, k), array_dtype(of_weights), "weights"
+                )
+                entry["weights_validity"] = address_of_rows(
+                    segment.weights_validity,
+                    (segment.rows, (layers + 7) // 8),
+                    np.uint8,
+                    "weights_validity",
+                )
         if len(apart | (dense if apart else set())) > 1:
             raise error(
                 Status.ERR_SHAPE_MISMATCH,
@@ -420,6 +450,7 @@ class Routing(Contents):
             first=first,
             rows=rows,
             row_stride=max(apart, default=0),
+            weights_dtype=of_weights,
             **{name: address(array, (layers,), array.dtype, name) for name, array in held.items()},
             segments=describe(table, "segments").address if len(table) else 0,
             segment_size=table.dtype.itemsize,
@@ -464,6 +495,7 @@ class Routing(Contents):
             view.id_space,
             view.layer_provenance.tobytes(),
             tables,
+            view.weights_dtype,
         )
 
     def __copy__(self) -> "Routing":
@@ -537,10 +569,11 @@ def _rebuild(
     id_space: int,
     provenance: bytes,
     tables: dict[str, bytes],
+    weights_dtype: int,
 ) -> Routing:
     """The routing of what Routing.__reduce_ex__ gave, over the buffers that arrived."""
     kind = np.dtype(dtype)
-    size = layers * k * kind.itemsize
+    size, bits = layers * k * kind.itemsize, (layers + 7) // 8
 
     def segment(
         start: int,
@@ -553,14 +586,23 @@ def _rebuild(
         if records is None:
             return Segment(start, count, None, None, None, tag, reason)
         rows = np.frombuffer(records, np.uint8).reshape(count, stride)
-        return Segment(
+        found = Segment(
             start,
             count,
             rows[:, :size].view(kind).reshape(count, layers, k),
-            rows[:, size : size + (layers + 7) // 8],
+            rows[:, size : size + bits],
             None if tags is None else np.frombuffer(tags, np.uint64),
             tag,
             reason,
+        )
+        if not weights_dtype:
+            return found
+        of_weights = array_dtype(weights_dtype)
+        begin = weights_begin(layers, k, kind.itemsize, weights_dtype)
+        weights = rows[:, begin : begin + layers * k * of_weights.itemsize]
+        return found._replace(
+            weights=weights.view(of_weights).reshape(count, layers, k),
+            weights_validity=rows[:, size + bits : size + 2 * bits],
         )
 
     return Routing.from_segments(
@@ -572,6 +614,7 @@ def _rebuild(
         dtype=kind,
         id_space=IdSpace(id_space),
         layer_provenance=np.frombuffer(provenance, np.int32),
+        weights_dtype=weights_dtype or None,
         trusted=True,
         **{name: np.frombuffer(tables[name], of) for name, of in ARRAYS.items()},
     )

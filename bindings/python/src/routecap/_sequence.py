@@ -14,7 +14,8 @@ from ._library import raw
 from ._protocols import BytesLike
 from ._routing import Routing
 from ._tensors import integers
-from .names import AppendPolicyName, IdSpaceName
+from ._weights import weights_dtype_of
+from .names import AppendPolicyName, DtypeLike, IdSpaceName
 
 
 class AppendReport(NamedTuple):
@@ -101,11 +102,12 @@ class Sequence:
         layer_k: ArrayLike | None = None,
         layer_min_k: ArrayLike | None = None,
         layer_visit: ArrayLike | None = None,
+        weights: DtypeLike | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         budget_bytes: int = 0,
     ) -> None:
         """An empty sequence, for rows of so many layers and of k ids in [0, experts); or `like` a
-        routing. The arrays are as in Settings.
+        routing. The arrays and `weights` are as in Settings.
         """
         held = layer_arrays(
             layers,
@@ -121,6 +123,7 @@ class Sequence:
             experts=experts,
             id_space=member(IdSpace, id_space),
             budget_bytes=budget_bytes,
+            weights_dtype=0 if weights is None else weights_dtype_of(weights),
             **addresses(held),
         )
         self._handle = raw.routecap_sequence_create(config)[1]
@@ -137,6 +140,7 @@ class Sequence:
         return cls(
             len(routing.layer_map),
             routing.k,
+            weights=routing.weights_dtype,
             id_space=routing.id_space,
             budget_bytes=budget_bytes,
             **layers_of(routing),

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _structs as structs
-from ._constants import ALL, MAX_PIECES, IdSpace, Status
+from ._constants import ALL, MAX_PIECES, Dtype, IdSpace, Status
 from ._docs import documented
 from ._errors import Error, error
 from ._library import raw
@@ -29,6 +29,8 @@ class Serialized(NamedTuple):
     k: int
     dtype: np.dtype[Any]
     id_space: IdSpace
+    weights_dtype: Dtype | None
+    """Of the weights beside the ids; None: there are none."""
 
 
 @documented("routecap_serialized_info")
@@ -38,8 +40,15 @@ def serialized_info(data: BytesLike) -> Serialized:
     """
     memory = structs.serialized.empty()
     raw.routecap_serialized_info(data, memory)
-    *values, dtype, id_space = structs.serialized.read(memory)
-    return Serialized._make((*values, numpy_dtype(dtype), IdSpace(id_space)))
+    *values, dtype, id_space, weights_dtype, _ = structs.serialized.read(memory)
+    return Serialized._make(
+        (
+            *values,
+            numpy_dtype(dtype),
+            IdSpace(id_space),
+            Dtype(weights_dtype) if weights_dtype else None,
+        )
+    )
 
 
 def _pieces(
