@@ -12,7 +12,7 @@ Every block of code in c, python, rust, go or sh has a mark before it that says 
 A block without a mark is an error. FOLDER gets a file for each block of the first three kinds, one
 for the story of a page, and a line for each in FOLDER/list: its file, language, and what it runs
 with. A program with a line that
-keeps pace ("> 2") is written once more without that line, which is wrong on a device: its file
+keeps pace ("> 1") is written once more without that line, which is wrong on a device: its file
 is in FOLDER/hasty.
 """
 
@@ -32,7 +32,7 @@ TEMPLATES = pathlib.Path(__file__).parent / "around"
 def without_pace(program: str, language: str) -> str:
     """The same program where no line does."""
     instead = "_ = step" if language == "go" else ""  # Go wants every variable used
-    return re.sub(r"if .*(?:step|issued).* > 2.*", instead, program)
+    return re.sub(r"if .*(?:step|issued).* > 1.*", instead, program)
 
 
 def main(folder: pathlib.Path, pages: list[pathlib.Path]) -> list[str]:
