@@ -69,7 +69,8 @@ struct Answer {
         if (routecap_routing_slice(from, rows.first, rows.end - rows.first, &slice) < 0) return;
         const Routing part(slice);
         uint64_t needed = 0;
-        routecap_routing_serialize(slice, nullptr, 0, &needed);
+        if (routecap_routing_serialize(slice, nullptr, 0, &needed) != ROUTECAP_ERR_BUFFER_TOO_SMALL)
+            return;
         memory.reset(new (std::nothrow) uint8_t[sizeof(int64_t) + needed]);
         if (memory == nullptr) return;
         const auto size = static_cast<int64_t>(needed);

@@ -1081,6 +1081,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %feature("doxygen:ignore:waits", range="line");
 
 #define ROUTECAP_API
+#define ROUTECAP_NODISCARD
 %include "routecap/base.h"
 %include "routecap/capture.h"
 %include "routecap/record.h"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from headers import ROOT, Function, Headers
+from headers import NODISCARD, ROOT, Function, Headers
 
 OPENING = "Generated from the headers: run python3 dev/generate. Do not edit."
 COLUMNS = 100
@@ -33,7 +33,8 @@ def entries(headers: Headers) -> list[str]:
 def pointer(function: Function) -> str:
     types = [each.type for each in function.parameters] or ["void"]
     space = "" if function.returns.endswith("*") else " "
-    return wrapped(f"    {function.returns}{space}(*{function.short})(", types, ");")
+    checked = f"{NODISCARD} " if function.returns == "routecap_status" else ""
+    return wrapped(f"    {checked}{function.returns}{space}(*{function.short})(", types, ");")
 
 
 def table_header(headers: Headers) -> str:

@@ -25,6 +25,9 @@ SIZES |= {"size_t": 8}
 # @return are Doxygen's.
 MARK = re.compile(r"(?<![`\w])@(?!(?:param|return)\b)(\w+)(?:\(([^)]*)\))?:?")
 
+# What a function that returns a status has in front of it.
+NODISCARD = "ROUTECAP_NODISCARD"
+
 # The marks and what is in their brackets; None: they have none.
 THREADS = r"any|forward|sequence|decoder"
 MARKS = {
@@ -226,7 +229,7 @@ class Headers:
                 continue
             if match := re.match(r"#define (ROUTECAP_\w+) +(\S+)(.*)", line):
                 comment = text.commented(match[3])
-                if match[1] != "ROUTECAP_API":
+                if match[1] not in ("ROUTECAP_API", NODISCARD):
                     self.constants.append(
                         Constant(*said(match[1], comment), match[2], words(above))
                     )
@@ -243,10 +246,23 @@ class Headers:
                 match = re.fullmatch(r"ROUTECAP_API (.*?)(routecap_\w+)\((.*)\);", line)
                 if match is None:
                     stop(f"{text.path.name}:{number}", f"no function that is understood: {line}")
+                returns = match[1].strip()
+                if (returns.removeprefix(f"{NODISCARD} ") == "routecap_status") != (
+                    returns.startswith(NODISCARD)
+                ):
+                    stop(
+                        f"{text.path.name}:{number}: {match[2]}",
+                        f"{NODISCARD} is of functions that return a status, and of each of them",
+                    )
                 inside = [] if match[3] == "void" else match[3].split(",")
                 parameters = [Parameter(*split_type(each)) for each in inside]
                 self.functions.append(
-                    Function(*said(match[2], above), match[1].strip(), parameters, chapter)
+                    Function(
+                        *said(match[2], above),
+                        returns.removeprefix(f"{NODISCARD} "),
+                        parameters,
+                        chapter,
+                    )
                 )
                 above = ""
             elif not re.match(r"(#|typedef |struct |extern |\}|$)", line):

@@ -58,7 +58,7 @@
  *
  * The following calls may do some of the worker thread's work themselves. If the worker thread is
  * filing a step at that moment, they wait until it has filed that one step.
- *   - routecap_step_begin on the host backend, if no slot is free.
+ *   - routecap_step_begin on the host backend, if config.slots steps are in flight.
  *   - routecap_step_issue, if the budget is exhausted.
  *   - Calls that read a request (coverage, extract, extract_into). They first carry out the
  *     request's queued changes whose steps have landed, unless ROUTECAP_CONFIG_MANUAL_PROGRESS is
@@ -182,6 +182,15 @@
 #define ROUTECAP_API __attribute__((visibility("default")))
 #else
 #define ROUTECAP_API
+#endif
+#endif
+
+/* On each function that returns a status: the compiler warns of a call that does not look at it. */
+#ifndef ROUTECAP_NODISCARD
+#if defined(__GNUC__) || defined(__clang__)
+#define ROUTECAP_NODISCARD __attribute__((warn_unused_result))
+#else
+#define ROUTECAP_NODISCARD
 #endif
 #endif
 

@@ -164,7 +164,8 @@ typedef struct routecap_config {
  * @param[in] struct_size  sizeof(routecap_config) of the caller, in bytes.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_t struct_size);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_config_init(routecap_config *config, size_t struct_size);
 
 /* ================================================================================================
  * Life of a capturer
@@ -196,8 +197,8 @@ ROUTECAP_API routecap_status routecap_config_init(routecap_config *config, size_
  *         ROUTECAP_ERR_THREAD.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_capturer_create(const routecap_config *config,
-                                                      routecap_capturer **capturer);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_capturer_create(const routecap_config *config, routecap_capturer **capturer);
 
 /**
  * Destroy a capturer.
@@ -243,8 +244,8 @@ ROUTECAP_API void routecap_capturer_destroy(routecap_capturer *capturer);
  *         ROUTECAP_ERR_STATE (a step was issued with ROUTECAP_SNAPSHOT_LATER).
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, uint32_t rows,
-                                                 routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_begin(routecap_capturer *capturer, uint32_t rows, routecap_stream stream);
 
 /**
  * Take a snapshot of the rows that were begun: sink rows 0..rows-1 of the begin. After the snapshot
@@ -265,8 +266,8 @@ ROUTECAP_API routecap_status routecap_step_begin(routecap_capturer *capturer, ui
  * @param[in] stream    The stream that has joined all writers.
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_step_snapshot(routecap_capturer *capturer,
-                                                    routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_snapshot(routecap_capturer *capturer, routecap_stream stream);
 
 /* Flags of routecap_span. They may be combined, except where one says otherwise. */
 #define ROUTECAP_SPAN_SPECULATIVE 1u      /* drafts: provisional until routecap_request_accept */
@@ -401,12 +402,10 @@ typedef struct routecap_issue_options {
  *         the positions); ROUTECAP_ERR_STATE (ROUTECAP_SNAPSHOT_LATER after a begin).
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
-                                                 const routecap_span *spans, size_t span_size,
-                                                 size_t count,
-                                                 const routecap_issue_options *options,
-                                                 routecap_status *status, routecap_step *step,
-                                                 routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_issue(routecap_capturer *capturer, const routecap_span *spans, size_t span_size,
+                    size_t count, const routecap_issue_options *options, routecap_status *status,
+                    routecap_step *step, routecap_stream stream);
 
 /**
  * Discard the latest forward pass, such as a warm-up, profiling or dummy run. If you do not call
@@ -416,8 +415,8 @@ ROUTECAP_API routecap_status routecap_step_issue(routecap_capturer *capturer,
  * @param[in] stream    A stream that is ordered after the forward pass.
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
-                                                   routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_discard(routecap_capturer *capturer, routecap_stream stream);
 
 /**
  * Tell whether a step has landed, so that its rows can be read.
@@ -430,7 +429,8 @@ ROUTECAP_API routecap_status routecap_step_discard(routecap_capturer *capturer,
  *         of the last 1024 steps were lost; for older lost steps the call returns ROUTECAP_OK.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, routecap_step step);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_poll(routecap_capturer *capturer, routecap_step step);
 
 /**
  * Wait until a step has landed.
@@ -447,8 +447,9 @@ ROUTECAP_API routecap_status routecap_step_poll(routecap_capturer *capturer, rou
  *         that the device found; the step has landed nevertheless.
  * @thread(any) @waits
  */
-ROUTECAP_API routecap_status routecap_step_finalize(routecap_capturer *capturer, routecap_step step,
-                                                    int64_t timeout_ns, uint64_t *conflicting);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_finalize(routecap_capturer *capturer, routecap_step step, int64_t timeout_ns,
+                       uint64_t *conflicting);
 
 /* ================================================================================================
  * Memory and backends
@@ -485,8 +486,8 @@ typedef struct routecap_memory {
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, or not in this build).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_config_memory(const routecap_config *config,
-                                                    routecap_memory *memory);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_config_memory(const routecap_config *config, routecap_memory *memory);
 
 /* A backend of this build, on this machine. */
 typedef struct routecap_backend {
@@ -504,8 +505,8 @@ typedef struct routecap_backend {
  * @param[out] info    The description.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_backend_info(routecap_backend_kind backend,
-                                                   routecap_backend *info);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_backend_info(routecap_backend_kind backend, routecap_backend *info);
 
 /* ================================================================================================
  * Counters and progress
@@ -591,8 +592,8 @@ typedef struct routecap_layer_stats {
  * @param[out] stats    The counters.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *capturer,
-                                                     routecap_stats *stats);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_capturer_stats(const routecap_capturer *capturer, routecap_stats *stats);
 
 /**
  * Read the counters of layers 0 to count-1.
@@ -604,9 +605,9 @@ ROUTECAP_API routecap_status routecap_capturer_stats(const routecap_capturer *ca
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER (layers beyond routecap_config.layers).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_capturer *capturer,
-                                                           routecap_layer_stats *stats,
-                                                           size_t stat_size, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_capturer_layer_stats(const routecap_capturer *capturer, routecap_layer_stats *stats,
+                              size_t stat_size, size_t count);
 
 /**
  * File the steps that the device has finished, on this thread.
@@ -625,7 +626,8 @@ ROUTECAP_API routecap_status routecap_capturer_layer_stats(const routecap_captur
  * @param[in] capturer  The capturer.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_capturer_progress(routecap_capturer *capturer);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_capturer_progress(routecap_capturer *capturer);
 
 #ifdef __cplusplus
 }

@@ -77,8 +77,8 @@ typedef void (*routecap_log)(void *context, routecap_log_level level, const char
  *         ROUTECAP_ERR_STATE (called by a hook).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_set_log(routecap_log log, void *context,
-                                              routecap_log_level level);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_set_log(routecap_log log, void *context, routecap_log_level level);
 
 #ifdef __cplusplus
 }

@@ -146,9 +146,9 @@ typedef struct routecap_received {
  *         a different step).
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_received_read(routecap_capturer *capturer,
-                                                    const routecap_received *received,
-                                                    routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_received_read(routecap_capturer *capturer, const routecap_received *received,
+                       routecap_stream stream);
 
 /**
  * Compare, column by column, what all ranks executed with what the router of this rank chose.
@@ -164,9 +164,9 @@ ROUTECAP_API routecap_status routecap_received_read(routecap_capturer *capturer,
  *         multiple of ranks; or tokens beyond tokens_per_rank).
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_received_compare(routecap_capturer *capturer,
-                                                       const routecap_received *received,
-                                                       routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_received_compare(routecap_capturer *capturer, const routecap_received *received,
+                          routecap_stream stream);
 
 #ifdef __cplusplus
 }

@@ -102,9 +102,9 @@ typedef struct routecap_load {
  *         counts are not).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_capturer_load(const routecap_capturer *capturer,
-                                                    routecap_load *load, uint64_t *counts,
-                                                    size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_capturer_load(const routecap_capturer *capturer, routecap_load *load, uint64_t *counts,
+                       size_t count);
 
 #ifdef __cplusplus
 }

@@ -219,8 +219,8 @@ typedef struct routecap_plan_config {
  * @param[in] struct_size  sizeof(routecap_plan_config) of the caller, in bytes.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_config_init(routecap_plan_config *config,
-                                                       size_t struct_size);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_config_init(routecap_plan_config *config, size_t struct_size);
 
 /**
  * Make the plan of one rank for one micro-batch.
@@ -236,8 +236,8 @@ ROUTECAP_API routecap_status routecap_plan_config_init(routecap_plan_config *con
  *         dtype).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_create(const routecap_plan_config *config,
-                                                  routecap_plan **plan);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_create(const routecap_plan_config *config, routecap_plan **plan);
 
 /**
  * Free a plan.
@@ -282,8 +282,8 @@ typedef struct routecap_plan_shape {
  * @return ROUTECAP_OK.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_describe(const routecap_plan *plan,
-                                                    routecap_plan_shape *shape);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_describe(const routecap_plan *plan, routecap_plan_shape *shape);
 
 /* Consecutive rows of one sample that a rank needs. */
 typedef struct routecap_plan_range {
@@ -307,9 +307,9 @@ typedef struct routecap_plan_range {
  * @return ROUTECAP_OK.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_ranges(const routecap_plan *plan,
-                                                  routecap_plan_range *ranges, size_t range_size,
-                                                  size_t capacity, uint64_t *count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_ranges(const routecap_plan *plan, routecap_plan_range *ranges, size_t range_size,
+                     size_t capacity, uint64_t *count);
 
 /* ================================================================================================
  * Gathering: captured routing into this rank's layout
@@ -378,12 +378,10 @@ typedef struct routecap_plan_report {
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing was made before fork()).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
-                                                  const routecap_plan_source *sources,
-                                                  size_t source_size, size_t count, void *dst,
-                                                  size_t dst_bytes, uint8_t *classes,
-                                                  size_t classes_bytes,
-                                                  routecap_plan_report *report);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_gather(const routecap_plan *plan, const routecap_plan_source *sources,
+                     size_t source_size, size_t count, void *dst, size_t dst_bytes,
+                     uint8_t *classes, size_t classes_bytes, routecap_plan_report *report);
 
 /**
  * Lay out other data that has one element per token, such as token ids, in the same way.
@@ -400,10 +398,9 @@ ROUTECAP_API routecap_status routecap_plan_gather(const routecap_plan *plan,
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *plan,
-                                                         const void *const *values,
-                                                         size_t element_bytes, const void *fill,
-                                                         void *dst, size_t dst_bytes);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_gather_values(const routecap_plan *plan, const void *const *values,
+                            size_t element_bytes, const void *fill, void *dst, size_t dst_bytes);
 
 /**
  * Write the weights of this rank to host memory, in the rank's layout: those of the ids that
@@ -428,10 +425,10 @@ ROUTECAP_API routecap_status routecap_plan_gather_values(const routecap_plan *pl
  *         ROUTECAP_ERR_NOT_READY as in routecap_plan_gather.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_gather_weights(
-    const routecap_plan *plan, const routecap_plan_source *sources, size_t source_size,
-    size_t count, routecap_dtype dtype, float missing, void *dst, size_t dst_bytes,
-    uint64_t *missing_cells);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_gather_weights(const routecap_plan *plan, const routecap_plan_source *sources,
+                             size_t source_size, size_t count, routecap_dtype dtype, float missing,
+                             void *dst, size_t dst_bytes, uint64_t *missing_cells);
 
 /* ================================================================================================
  * Scattering: recorded ids back into routings
@@ -462,10 +459,10 @@ ROUTECAP_API routecap_status routecap_plan_gather_weights(
  *         ROUTECAP_ERR_ARGUMENT (a size differs from the plan's).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, const void *ids,
-                                                   size_t ids_bytes, const uint8_t *classes,
-                                                   size_t classes_bytes,
-                                                   routecap_routing **routings, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_scatter(const routecap_plan *plan, const void *ids, size_t ids_bytes,
+                      const uint8_t *classes, size_t classes_bytes, routecap_routing **routings,
+                      size_t count);
 
 /* ================================================================================================
  * Onto a device
@@ -491,10 +488,10 @@ ROUTECAP_API routecap_status routecap_plan_scatter(const routecap_plan *plan, co
  * @return As routecap_plan_gather.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_pack(const routecap_plan *plan,
-                                                const routecap_plan_source *sources,
-                                                size_t source_size, size_t count, void *packed,
-                                                size_t packed_bytes, routecap_plan_report *report);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_pack(const routecap_plan *plan, const routecap_plan_source *sources,
+                   size_t source_size, size_t count, void *packed, size_t packed_bytes,
+                   routecap_plan_report *report);
 
 /* Where unpack writes the ids of a rank. With BACKEND_HOST, all pointers are to host memory. */
 typedef struct routecap_plan_target {
@@ -537,10 +534,9 @@ typedef struct routecap_plan_target {
  *         ROUTECAP_ERR_FORKED (the driver was loaded before fork()).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_plan_unpack(const routecap_plan *plan, const void *packed,
-                                                  size_t packed_bytes,
-                                                  const routecap_plan_target *target,
-                                                  routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_plan_unpack(const routecap_plan *plan, const void *packed, size_t packed_bytes,
+                     const routecap_plan_target *target, routecap_stream stream);
 
 #ifdef __cplusplus
 }

@@ -141,8 +141,8 @@ typedef struct routecap_copy_options {
  * @param[in] struct_size  sizeof(routecap_copy_options) of the caller, in bytes.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_copy_options_init(routecap_copy_options *options,
-                                                        size_t struct_size);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_copy_options_init(routecap_copy_options *options, size_t struct_size);
 
 #ifdef __cplusplus
 }

@@ -97,8 +97,8 @@ typedef struct routecap_sink {
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, uint32_t layer,
-                                                 routecap_sink *sink);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *sink);
 
 /**
  * Use memory of the engine as the sink of some layers, instead of the library's. With
@@ -128,8 +128,9 @@ ROUTECAP_API routecap_status routecap_sink_layer(routecap_capturer *capturer, ui
  *         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer,
-                                                uint32_t layers, const routecap_sink *sink);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t layers,
+                   const routecap_sink *sink);
 
 /* ================================================================================================
  * Recording ids
@@ -240,9 +241,9 @@ typedef struct routecap_source {
  *         ROUTECAP_ERR_STATE (the layer has no sink).
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_layer_record(routecap_capturer *capturer, uint32_t layer,
-                                                   const routecap_source *source,
-                                                   routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_layer_record(routecap_capturer *capturer, uint32_t layer, const routecap_source *source,
+                      routecap_stream stream);
 
 /* The ids of one layer among several. */
 typedef struct routecap_layer_source {
@@ -273,11 +274,10 @@ typedef struct routecap_layer_source {
  * @return As routecap_layer_record.
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_layers_record(routecap_capturer *capturer,
-                                                    const routecap_source *source,
-                                                    const routecap_layer_source *layers,
-                                                    size_t layer_size, size_t count,
-                                                    routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_layers_record(routecap_capturer *capturer, const routecap_source *source,
+                       const routecap_layer_source *layers, size_t layer_size, size_t count,
+                       routecap_stream stream);
 
 /* ================================================================================================
  * Choosing experts from logits
@@ -379,8 +379,8 @@ typedef struct routecap_router {
  * @param[in] method       ROUTECAP_METHOD_*.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_router_init(routecap_router *router, size_t struct_size,
-                                                  routecap_method method);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_router_init(routecap_router *router, size_t struct_size, routecap_method method);
 
 /* The logits of one layer: a matrix [rows, experts]. */
 typedef struct routecap_logits {
@@ -425,10 +425,9 @@ typedef struct routecap_logits {
  *         tokens); ROUTECAP_ERR_CAPACITY; ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE.
  * @thread(forward)
  */
-ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, uint32_t layer,
-                                                  const routecap_router *router,
-                                                  const routecap_logits *logits,
-                                                  routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap_router *router,
+                     const routecap_logits *logits, routecap_stream stream);
 
 /* ================================================================================================
  * Rows that arrive later
@@ -477,8 +476,8 @@ ROUTECAP_API routecap_status routecap_layer_route(routecap_capturer *capturer, u
  *         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_step_arrive(routecap_capturer *capturer, routecap_step step,
-                                                  const routecap_sink *rows);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_step_arrive(routecap_capturer *capturer, routecap_step step, const routecap_sink *rows);
 
 /* ================================================================================================
  * Probing
@@ -541,10 +540,9 @@ typedef struct routecap_layer_probe {
  *         (more rows than begun); ROUTECAP_ERR_STATE (no row is begun).
  * @thread(forward) @waits
  */
-ROUTECAP_API routecap_status routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows,
-                                                     routecap_layer_probe *layers,
-                                                     size_t layer_size, size_t count,
-                                                     routecap_stream stream);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_capturer_probe(routecap_capturer *capturer, uint32_t rows, routecap_layer_probe *layers,
+                        size_t layer_size, size_t count, routecap_stream stream);
 
 #ifdef __cplusplus
 }

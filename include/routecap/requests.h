@@ -111,9 +111,9 @@ typedef struct routecap_open_options {
  * @return ROUTECAP_OK; ROUTECAP_ERR_TOO_MANY_REQUESTS (none is opened).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
-                                                   const routecap_open_options *options,
-                                                   routecap_request *requests, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_open(routecap_capturer *capturer, const routecap_open_options *options,
+                      routecap_request *requests, size_t count);
 
 /* ================================================================================================
  * Changing
@@ -149,9 +149,9 @@ ROUTECAP_API routecap_status routecap_request_open(routecap_capturer *capturer,
  *         (an index or a count beyond the drafts).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_accept(routecap_capturer *capturer,
-                                                     routecap_request request, routecap_step step,
-                                                     const uint32_t *rows, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_accept(routecap_capturer *capturer, routecap_request request, routecap_step step,
+                        const uint32_t *rows, size_t count);
 
 /* One call of routecap_request_accept: its parameters, and its status. */
 typedef struct routecap_accept_item {
@@ -173,9 +173,9 @@ typedef struct routecap_accept_item {
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *capturer,
-                                                           routecap_accept_item *items,
-                                                           size_t item_size, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_accept_batch(routecap_capturer *capturer, routecap_accept_item *items,
+                              size_t item_size, size_t count);
 
 /**
  * Cut a request: drop its rows at and after a position, whether settled, provisional or in flight.
@@ -189,8 +189,8 @@ ROUTECAP_API routecap_status routecap_request_accept_batch(routecap_capturer *ca
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *capturer,
-                                                       routecap_request request, uint64_t rows);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_truncate(routecap_capturer *capturer, routecap_request request, uint64_t rows);
 
 /**
  * Open a request that begins with the first rows of another. Use it for several samples of one
@@ -210,9 +210,9 @@ ROUTECAP_API routecap_status routecap_request_truncate(routecap_capturer *captur
  *         ROUTECAP_ERR_TOO_MANY_REQUESTS.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
-                                                   routecap_request request, uint64_t rows,
-                                                   routecap_request *child);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_fork(routecap_capturer *capturer, routecap_request request, uint64_t rows,
+                      routecap_request *child);
 
 /**
  * Add rows of a routing to a request. Use it if an engine took tokens from its prefix cache: the
@@ -235,10 +235,9 @@ ROUTECAP_API routecap_status routecap_request_fork(routecap_capturer *capturer,
  *         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer,
-                                                     routecap_request request,
-                                                     const routecap_routing *routing,
-                                                     uint64_t rows);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_attach(routecap_capturer *capturer, routecap_request request,
+                        const routecap_routing *routing, uint64_t rows);
 
 /* ================================================================================================
  * Ending
@@ -263,9 +262,9 @@ ROUTECAP_API routecap_status routecap_request_attach(routecap_capturer *capturer
  *         ROUTECAP_MAX_POSITION); ROUTECAP_ERR_DISABLED.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_finish(routecap_capturer *capturer,
-                                                     routecap_request request, uint64_t rows,
-                                                     routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_finish(routecap_capturer *capturer, routecap_request request, uint64_t rows,
+                        routecap_routing **routing);
 
 /* One call of routecap_request_finish: its parameters, and its status. */
 typedef struct routecap_finish_item {
@@ -286,9 +285,9 @@ typedef struct routecap_finish_item {
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_DISABLED.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *capturer,
-                                                           routecap_finish_item *items,
-                                                           size_t item_size, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_finish_batch(routecap_capturer *capturer, routecap_finish_item *items,
+                              size_t item_size, size_t count);
 
 /**
  * End a request and drop its rows: for example after an abort, or after a preemption if you do not
@@ -301,8 +300,8 @@ ROUTECAP_API routecap_status routecap_request_finish_batch(routecap_capturer *ca
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_close(routecap_capturer *capturer,
-                                                    routecap_request request);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_close(routecap_capturer *capturer, routecap_request request);
 
 /**
  * End many requests and drop their rows, in one call.
@@ -314,9 +313,9 @@ ROUTECAP_API routecap_status routecap_request_close(routecap_capturer *capturer,
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *capturer,
-                                                          const routecap_request *requests,
-                                                          routecap_status *status, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_close_batch(routecap_capturer *capturer, const routecap_request *requests,
+                             routecap_status *status, size_t count);
 
 /* ================================================================================================
  * Reading a request that runs
@@ -340,11 +339,10 @@ ROUTECAP_API routecap_status routecap_request_close_batch(routecap_capturer *cap
  *         ROUTECAP_ERR_DISABLED.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_coverage(routecap_capturer *capturer,
-                                                       routecap_request request, uint64_t first,
-                                                       uint64_t rows, routecap_coverage *coverage,
-                                                       routecap_missing *missing,
-                                                       size_t missing_size, size_t capacity);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_coverage(routecap_capturer *capturer, routecap_request request, uint64_t first,
+                          uint64_t rows, routecap_coverage *coverage, routecap_missing *missing,
+                          size_t missing_size, size_t capacity);
 
 #define ROUTECAP_EXTRACT_SHARE 0 /* the request keeps the rows; pages are shared */
 #define ROUTECAP_EXTRACT_TAKE 1  /* the rows leave the request, where they are missing afterwards */
@@ -381,11 +379,10 @@ typedef int32_t routecap_extract_mode; /* @one_of(ROUTECAP_EXTRACT_*) */
  *         ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_DISABLED.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_extract(routecap_capturer *capturer,
-                                                      routecap_request request, uint64_t first,
-                                                      uint64_t rows, routecap_extract_mode mode,
-                                                      routecap_read_flags flags,
-                                                      routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_extract(routecap_capturer *capturer, routecap_request request, uint64_t first,
+                         uint64_t rows, routecap_extract_mode mode, routecap_read_flags flags,
+                         routecap_routing **routing);
 
 /* One call of routecap_request_extract: its parameters, and its status. */
 typedef struct routecap_extract_item {
@@ -409,9 +406,9 @@ typedef struct routecap_extract_item {
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL (also if an item is INCOMPLETE); ROUTECAP_ERR_DISABLED.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *capturer,
-                                                            routecap_extract_item *items,
-                                                            size_t item_size, size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_item *items,
+                               size_t item_size, size_t count);
 
 /**
  * Copy rows of a request to the caller's memory, without a routing.
@@ -441,13 +438,10 @@ ROUTECAP_API routecap_status routecap_request_extract_batch(routecap_capturer *c
  *         layer before the next layer begins).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_extract_into(routecap_capturer *capturer,
-                                                           routecap_request request, uint64_t first,
-                                                           uint64_t rows,
-                                                           const routecap_copy_options *options,
-                                                           void *dst, size_t dst_bytes,
-                                                           uint8_t *mask, size_t mask_bytes,
-                                                           uint64_t *needed);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_extract_into(routecap_capturer *capturer, routecap_request request, uint64_t first,
+                              uint64_t rows, const routecap_copy_options *options, void *dst,
+                              size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed);
 
 #ifdef __cplusplus
 }

@@ -113,8 +113,8 @@ typedef struct routecap_view {
  *         ROUTECAP_NOT_CAPTURED (ready, no cell is valid); ROUTECAP_PENDING (timeout).
  * @thread(any) @waits
  */
-ROUTECAP_API routecap_status routecap_routing_wait(const routecap_routing *routing,
-                                                   int64_t timeout_ns);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_wait(const routecap_routing *routing, int64_t timeout_ns);
 
 /**
  * Tell whether a routing is ready. The call neither waits nor files steps.
@@ -123,7 +123,8 @@ ROUTECAP_API routecap_status routecap_routing_wait(const routecap_routing *routi
  * @return As routecap_routing_wait; ROUTECAP_PENDING if it is not ready.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_poll(const routecap_routing *routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_poll(const routecap_routing *routing);
 
 /* ================================================================================================
  * Viewing and copying
@@ -138,8 +139,8 @@ ROUTECAP_API routecap_status routecap_routing_poll(const routecap_routing *routi
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_view(const routecap_routing *routing,
-                                                   routecap_view *view);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_view(const routecap_routing *routing, routecap_view *view);
 
 /**
  * Count the cells of a routing that are there, and list those that are missing.
@@ -153,10 +154,9 @@ ROUTECAP_API routecap_status routecap_routing_view(const routecap_routing *routi
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *routing,
-                                                       routecap_coverage *coverage,
-                                                       routecap_missing *missing,
-                                                       size_t missing_size, size_t capacity);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *coverage,
+                          routecap_missing *missing, size_t missing_size, size_t capacity);
 
 /**
  * Copy the ids of a routing to the caller's memory.
@@ -180,10 +180,10 @@ ROUTECAP_API routecap_status routecap_routing_coverage(const routecap_routing *r
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *routing,
-                                                      const routecap_copy_options *options,
-                                                      void *dst, size_t dst_bytes, uint8_t *mask,
-                                                      size_t mask_bytes, uint64_t *needed);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_options *options,
+                         void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                         uint64_t *needed);
 
 /**
  * Copy the weights of a routing to the caller's memory.
@@ -209,11 +209,10 @@ ROUTECAP_API routecap_status routecap_routing_copy_to(const routecap_routing *ro
  *         ROUTECAP_ERR_UNKNOWN_LAYER.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_copy_weights(const routecap_routing *routing,
-                                                           const routecap_copy_options *options,
-                                                           void *dst, size_t dst_bytes,
-                                                           uint8_t *mask, size_t mask_bytes,
-                                                           uint64_t *needed);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_copy_weights(const routecap_routing *routing, const routecap_copy_options *options,
+                              void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                              uint64_t *needed);
 
 /* ================================================================================================
  * Dividing and merging
@@ -237,11 +236,10 @@ ROUTECAP_API routecap_status routecap_routing_copy_weights(const routecap_routin
  * @return ROUTECAP_OK; ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_split(const routecap_routing *routing,
-                                                    uint64_t prompt_tokens,
-                                                    uint64_t generated_tokens,
-                                                    routecap_routing **prompt,
-                                                    routecap_routing **generated);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_split(const routecap_routing *routing, uint64_t prompt_tokens,
+                       uint64_t generated_tokens, routecap_routing **prompt,
+                       routecap_routing **generated);
 
 /**
  * Make a routing of some rows of another. Pages are shared, and positions stay the same.
@@ -253,8 +251,9 @@ ROUTECAP_API routecap_status routecap_routing_split(const routecap_routing *rout
  * @return ROUTECAP_OK; ROUTECAP_ERR_OUT_OF_RANGE; ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *routing, uint64_t first,
-                                                    uint64_t rows, routecap_routing **slice);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t rows,
+                       routecap_routing **slice);
 
 /**
  * Merge routings of one sequence that have different rows, different layers, or both: for instance
@@ -279,9 +278,9 @@ ROUTECAP_API routecap_status routecap_routing_slice(const routecap_routing *rout
  *         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_merge(const routecap_routing *const *routings,
-                                                    size_t count, uint32_t flags,
-                                                    routecap_routing **merged);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_merge(const routecap_routing *const *routings, size_t count, uint32_t flags,
+                       routecap_routing **merged);
 
 /* ================================================================================================
  * References
@@ -293,7 +292,8 @@ ROUTECAP_API routecap_status routecap_routing_merge(const routecap_routing *cons
  * @param[in] routing  The routing.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_retain(const routecap_routing *routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_retain(const routecap_routing *routing);
 
 /**
  * Free one reference to a routing. The last one frees the memory. In a forked child the call does

@@ -121,8 +121,8 @@ typedef struct routecap_sequence_config {
  * @return ROUTECAP_OK.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_sequence_create(const routecap_sequence_config *config,
-                                                      routecap_sequence **sequence);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_create(const routecap_sequence_config *config, routecap_sequence **sequence);
 
 /**
  * Free a sequence. Its forks, and the routings that were read from it, stay valid. In a forked
@@ -230,12 +230,10 @@ typedef struct routecap_append_report {
  *         room for the old and the new rows until append returns).
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequence,
-                                                      const int32_t *tokens, uint64_t token_start,
-                                                      uint64_t count,
-                                                      const routecap_routing *routing,
-                                                      const routecap_append_options *options,
-                                                      routecap_append_report *report);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_append(routecap_sequence *sequence, const int32_t *tokens, uint64_t token_start,
+                         uint64_t count, const routecap_routing *routing,
+                         const routecap_append_options *options, routecap_append_report *report);
 
 /**
  * Cut a sequence: keep its first `tokens` tokens and rows 0 to tokens-1.
@@ -249,8 +247,8 @@ ROUTECAP_API routecap_status routecap_sequence_append(routecap_sequence *sequenc
  *         not a multiple of ROUTECAP_DIGEST_TOKENS).
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_truncate(routecap_sequence *sequence,
-                                                        uint64_t tokens);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_truncate(routecap_sequence *sequence, uint64_t tokens);
 
 /**
  * Fork a sequence: make a new one that begins with the same tokens and rows. Use it for several
@@ -264,8 +262,9 @@ ROUTECAP_API routecap_status routecap_sequence_truncate(routecap_sequence *seque
  *         routecap_sequence_truncate).
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_fork(const routecap_sequence *sequence,
-                                                    uint64_t tokens, routecap_sequence **child);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_fork(const routecap_sequence *sequence, uint64_t tokens,
+                       routecap_sequence **child);
 
 /* ================================================================================================
  * Reading
@@ -280,8 +279,8 @@ ROUTECAP_API routecap_status routecap_sequence_fork(const routecap_sequence *seq
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED (all cells are missing).
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_routing(const routecap_sequence *sequence,
-                                                       routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_routing(const routecap_sequence *sequence, routecap_routing **routing);
 
 /* Consecutive rows that came from one turn. */
 typedef struct routecap_sequence_span {
@@ -309,10 +308,9 @@ typedef struct routecap_sequence_span {
  * @return ROUTECAP_OK.
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_spans(const routecap_sequence *sequence,
-                                                     routecap_sequence_span *spans,
-                                                     size_t span_size, size_t capacity,
-                                                     uint64_t *count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_spans(const routecap_sequence *sequence, routecap_sequence_span *spans,
+                        size_t span_size, size_t capacity, uint64_t *count);
 
 /**
  * Read the token ids of a sequence.
@@ -327,9 +325,9 @@ ROUTECAP_API routecap_status routecap_sequence_spans(const routecap_sequence *se
  *         its tokens).
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_tokens(const routecap_sequence *sequence,
-                                                      uint64_t first, int32_t *tokens,
-                                                      size_t capacity, uint64_t *count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_tokens(const routecap_sequence *sequence, uint64_t first, int32_t *tokens,
+                         size_t capacity, uint64_t *count);
 
 /**
  * Get the sums of the reports of all appends, since the sequence was created or deserialised.
@@ -339,8 +337,8 @@ ROUTECAP_API routecap_status routecap_sequence_tokens(const routecap_sequence *s
  * @return ROUTECAP_OK.
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_report(const routecap_sequence *sequence,
-                                                      routecap_append_report *report);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_report(const routecap_sequence *sequence, routecap_append_report *report);
 
 /* ================================================================================================
  * Sequences as bytes
@@ -377,9 +375,9 @@ typedef uint32_t routecap_sequence_flags; /* @any_of(ROUTECAP_SEQUENCE_*) */
  *         written); ROUTECAP_ERR_STATE (WITH_TOKENS, and the sequence does not know its tokens).
  * @thread(sequence)
  */
-ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence *sequence,
-                                                         routecap_sequence_flags flags, void *dst,
-                                                         size_t dst_bytes, uint64_t *needed);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_serialize(const routecap_sequence *sequence, routecap_sequence_flags flags,
+                            void *dst, size_t dst_bytes, uint64_t *needed);
 
 /**
  * Make a sequence from such bytes. Nothing in them is trusted: ids are checked as in
@@ -399,9 +397,9 @@ ROUTECAP_API routecap_status routecap_sequence_serialize(const routecap_sequence
  *         (also the budget).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_sequence_deserialize(const void *data, size_t bytes,
-                                                           uint64_t budget_bytes,
-                                                           routecap_sequence **sequence);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_sequence_deserialize(const void *data, size_t bytes, uint64_t budget_bytes,
+                              routecap_sequence **sequence);
 
 #ifdef __cplusplus
 }

@@ -43,8 +43,9 @@ extern "C" {
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (nothing is written).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_serialize(const routecap_routing *routing, void *dst,
-                                                        size_t dst_bytes, uint64_t *needed);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t dst_bytes,
+                           uint64_t *needed);
 
 /*
  * Called once, when the library no longer uses memory that a caller lent to it. `context` is the
@@ -87,10 +88,9 @@ typedef uint32_t routecap_import_flags; /* @any_of(ROUTECAP_IMPORT_*) */
  *         says what is wrong).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size_t bytes,
-                                                          routecap_import_flags flags,
-                                                          routecap_release release, void *context,
-                                                          routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_deserialize(const void *data, size_t bytes, routecap_import_flags flags,
+                             routecap_release release, void *context, routecap_routing **routing);
 
 /**
  * Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
@@ -128,10 +128,9 @@ ROUTECAP_API routecap_status routecap_routing_deserialize(const void *data, size
  *         range, or the same id twice).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_routing_import(const routecap_view *view,
-                                                     routecap_import_flags flags,
-                                                     routecap_release release, void *context,
-                                                     routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_routing_import(const routecap_view *view, routecap_import_flags flags,
+                        routecap_release release, void *context, routecap_routing **routing);
 
 /* ================================================================================================
  * Working on the bytes
@@ -171,8 +170,8 @@ typedef struct routecap_serialized {
  *         be the beginning of a serialised routing).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_serialized_info(const void *data, size_t bytes,
-                                                      routecap_serialized *info);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info);
 
 /* Sources of the bytes of a routing that splice or slice makes. */
 #define ROUTECAP_PIECE_HEADER 0 /* the new header */
@@ -235,12 +234,10 @@ typedef struct routecap_splice {
  *         is written to either).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t head_bytes,
-                                                        const void *tail, size_t tail_bytes,
-                                                        uint64_t row, void *header, size_t capacity,
-                                                        routecap_piece *pieces, size_t piece_size,
-                                                        size_t piece_capacity,
-                                                        routecap_splice *splice);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail, size_t tail_bytes,
+                           uint64_t row, void *header, size_t capacity, routecap_piece *pieces,
+                           size_t piece_size, size_t piece_capacity, routecap_splice *splice);
 
 /**
  * Extract rows of a serialised routing: make a new header, and list the bytes of the routing to be
@@ -272,11 +269,10 @@ ROUTECAP_API routecap_status routecap_serialized_splice(const void *head, size_t
  *         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_serialized_slice(const void *data, size_t bytes,
-                                                       uint64_t first, uint64_t rows, void *header,
-                                                       size_t capacity, routecap_piece *pieces,
-                                                       size_t piece_size, size_t piece_capacity,
-                                                       routecap_splice *slice);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_serialized_slice(const void *data, size_t bytes, uint64_t first, uint64_t rows,
+                          void *header, size_t capacity, routecap_piece *pieces, size_t piece_size,
+                          size_t piece_capacity, routecap_splice *slice);
 
 #ifdef __cplusplus
 }

@@ -192,8 +192,8 @@ typedef struct routecap_store_config {
  * @param[in] struct_size  sizeof(routecap_store_config) of the caller, in bytes.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_config_init(routecap_store_config *config,
-                                                        size_t struct_size);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_config_init(routecap_store_config *config, size_t struct_size);
 
 /**
  * Create a store in the memory of this process.
@@ -206,9 +206,9 @@ ROUTECAP_API routecap_status routecap_store_config_init(routecap_store_config *c
  * @return ROUTECAP_OK.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_create(const routecap_store_config *config,
-                                                   const routecap_config *shape,
-                                                   routecap_store **store);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_create(const routecap_store_config *config, const routecap_config *shape,
+                      routecap_store **store);
 
 /**
  * Free a store.
@@ -257,8 +257,8 @@ typedef struct routecap_store_counts {
  * @param[out] counts  The counters.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
-                                                  routecap_store_counts *counts);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_stats(const routecap_store *store, routecap_store_counts *counts);
 
 /**
  * Advance a store to a generation: rows with a lower tag are stale from then on.
@@ -271,7 +271,8 @@ ROUTECAP_API routecap_status routecap_store_stats(const routecap_store *store,
  * @param[in] generation  The new generation.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint64_t generation);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_advance(routecap_store *store, uint64_t generation);
 
 /* ================================================================================================
  * Publishing and adopting
@@ -298,11 +299,10 @@ ROUTECAP_API routecap_status routecap_store_advance(routecap_store *store, uint6
  *         to).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_publish(routecap_capturer *capturer,
-                                                      routecap_request request,
-                                                      routecap_store *store, uint64_t first,
-                                                      const void *keys, size_t count,
-                                                      uint64_t generation);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_publish(routecap_capturer *capturer, routecap_request request,
+                         routecap_store *store, uint64_t first, const void *keys, size_t count,
+                         uint64_t generation);
 
 /* The result of an adopt. */
 typedef struct routecap_adoption {
@@ -342,11 +342,10 @@ typedef struct routecap_adoption {
  *         generation that the store has not advanced to).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_adopt(routecap_capturer *capturer,
-                                                    routecap_request request, routecap_store *store,
-                                                    uint64_t first, const void *keys, size_t count,
-                                                    uint64_t generation,
-                                                    routecap_adoption *adoption);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_adopt(routecap_capturer *capturer, routecap_request request, routecap_store *store,
+                       uint64_t first, const void *keys, size_t count, uint64_t generation,
+                       routecap_adoption *adoption);
 
 /* One call of routecap_request_publish: its parameters, and its status. */
 typedef struct routecap_publish_item {
@@ -370,11 +369,10 @@ typedef struct routecap_publish_item {
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_publish_batch(routecap_capturer *capturer,
-                                                            routecap_store *store,
-                                                            routecap_publish_item *items,
-                                                            size_t item_size, size_t count,
-                                                            uint64_t generation);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_publish_batch(routecap_capturer *capturer, routecap_store *store,
+                               routecap_publish_item *items, size_t item_size, size_t count,
+                               uint64_t generation);
 
 /* One call of routecap_request_adopt: its parameters, its result, and its status. */
 typedef struct routecap_adopt_item {
@@ -405,11 +403,10 @@ typedef struct routecap_adopt_item {
  * @return ROUTECAP_OK; ROUTECAP_PARTIAL; ROUTECAP_ERR_SHAPE_MISMATCH; ROUTECAP_ERR_STATE.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_request_adopt_batch(routecap_capturer *capturer,
-                                                          routecap_store *store,
-                                                          routecap_adopt_item *items,
-                                                          size_t item_size, size_t count,
-                                                          uint64_t generation);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_request_adopt_batch(routecap_capturer *capturer, routecap_store *store,
+                             routecap_adopt_item *items, size_t item_size, size_t count,
+                             uint64_t generation);
 
 /* ================================================================================================
  * Keys
@@ -438,10 +435,9 @@ ROUTECAP_API routecap_status routecap_request_adopt_batch(routecap_capturer *cap
  * @return ROUTECAP_OK; ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_bytes,
-                                                const int32_t *tokens, size_t count,
-                                                uint32_t block_rows, uint32_t key_bytes, void *keys,
-                                                size_t keys_bytes);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_key_chain(const void *seed, size_t seed_bytes, const int32_t *tokens, size_t count,
+                   uint32_t block_rows, uint32_t key_bytes, void *keys, size_t keys_bytes);
 
 /**
  * Tell which keys an adopt of this generation would find now.
@@ -460,9 +456,9 @@ ROUTECAP_API routecap_status routecap_key_chain(const void *seed, size_t seed_by
  * @return ROUTECAP_OK; ROUTECAP_ERR_STATE (a generation that the store has not advanced to).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, const void *keys,
-                                                     size_t count, uint64_t generation,
-                                                     routecap_reason *reasons, uint64_t *leading);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_contains(routecap_store *store, const void *keys, size_t count, uint64_t generation,
+                        routecap_reason *reasons, uint64_t *leading);
 
 /**
  * Retain blocks: the store keeps them until they are released, whatever the budget says.
@@ -479,8 +475,9 @@ ROUTECAP_API routecap_status routecap_store_contains(routecap_store *store, cons
  *                      may be NULL.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const void *keys,
-                                                   size_t count, routecap_reason *reasons);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_retain(routecap_store *store, const void *keys, size_t count,
+                      routecap_reason *reasons);
 
 /**
  * Release blocks that were retained. Keys that nobody retains are ignored.
@@ -490,8 +487,8 @@ ROUTECAP_API routecap_status routecap_store_retain(routecap_store *store, const 
  * @param[in] count  How many keys.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const void *keys,
-                                                    size_t count);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_release(routecap_store *store, const void *keys, size_t count);
 
 /**
  * Drop blocks, including retained ones and those in flight. Requests that adopted them keep the
@@ -503,8 +500,8 @@ ROUTECAP_API routecap_status routecap_store_release(routecap_store *store, const
  * @param[out] evicted  How many keys had a block; may be NULL.
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_store_evict(routecap_store *store, const void *keys,
-                                                  size_t count, uint64_t *evicted);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_store_evict(routecap_store *store, const void *keys, size_t count, uint64_t *evicted);
 
 #ifdef __cplusplus
 }

@@ -137,8 +137,8 @@ typedef struct routecap_wire_description {
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (no such format).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_wire_describe(routecap_wire_format format,
-                                                    routecap_wire_description *description);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_describe(routecap_wire_format format, routecap_wire_description *description);
 
 /**
  * Find a format by its name, by one of its aliases, or by its file ending.
@@ -148,7 +148,8 @@ ROUTECAP_API routecap_status routecap_wire_describe(routecap_wire_format format,
  * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (unknown; the text lists all names).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_wire_find(const char *name, routecap_wire_format *format);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_find(const char *name, routecap_wire_format *format);
 
 /* ================================================================================================
  * Decoding
@@ -258,11 +259,10 @@ typedef struct routecap_wire_report {
  *         are missing).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_wire_decode(const void *data, size_t bytes,
-                                                  routecap_wire_format format,
-                                                  const routecap_wire_hint *hint,
-                                                  routecap_wire_report *report,
-                                                  routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_decode(const void *data, size_t bytes, routecap_wire_format format,
+                     const routecap_wire_hint *hint, routecap_wire_report *report,
+                     routecap_routing **routing);
 
 /* Decoding of bytes that arrive piece by piece. */
 typedef struct routecap_wire_decoder routecap_wire_decoder;
@@ -279,9 +279,9 @@ typedef struct routecap_wire_decoder routecap_wire_decoder;
  * @return ROUTECAP_OK; ROUTECAP_ERR_DTYPE (the hint's dtype).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_wire_decoder_create(routecap_wire_format format,
-                                                          const routecap_wire_hint *hint,
-                                                          routecap_wire_decoder **decoder);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_decoder_create(routecap_wire_format format, const routecap_wire_hint *hint,
+                             routecap_wire_decoder **decoder);
 
 /**
  * Give the decoder the next bytes of the message, however many. After an error, every later call
@@ -293,8 +293,8 @@ ROUTECAP_API routecap_status routecap_wire_decoder_create(routecap_wire_format f
  * @return ROUTECAP_OK; ROUTECAP_ERR_NO_MEMORY (also hint.budget_bytes).
  * @thread(decoder)
  */
-ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *decoder,
-                                                         const void *data, size_t bytes);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_decoder_write(routecap_wire_decoder *decoder, const void *data, size_t bytes);
 
 /**
  * End the message, after all of it was written. The decoder cannot be used again: further calls
@@ -306,9 +306,9 @@ ROUTECAP_API routecap_status routecap_wire_decoder_write(routecap_wire_decoder *
  * @return As routecap_wire_decode.
  * @thread(decoder)
  */
-ROUTECAP_API routecap_status routecap_wire_decoder_finish(routecap_wire_decoder *decoder,
-                                                          routecap_wire_report *report,
-                                                          routecap_routing **routing);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_decoder_finish(routecap_wire_decoder *decoder, routecap_wire_report *report,
+                             routecap_routing **routing);
 
 /**
  * Free a decoder. This is allowed at any time, even before the message has ended. Free it after
@@ -366,10 +366,9 @@ typedef struct routecap_wire_options {
  *         ROUTECAP_ERR_SHAPE_MISMATCH (the layer map names a layer beyond `columns`).
  * @thread(any)
  */
-ROUTECAP_API routecap_status routecap_wire_encode(const routecap_routing *routing,
-                                                  const routecap_wire_options *options, void *dst,
-                                                  size_t dst_bytes, uint64_t *needed,
-                                                  routecap_wire_report *report);
+ROUTECAP_API ROUTECAP_NODISCARD routecap_status
+routecap_wire_encode(const routecap_routing *routing, const routecap_wire_options *options,
+                     void *dst, size_t dst_bytes, uint64_t *needed, routecap_wire_report *report);
 
 #ifdef __cplusplus
 }

@@ -304,8 +304,9 @@ bool tap_begin(struct tap *tap, const struct llama_batch *batch) {
 
     /* A step beyond config.slots would be lost: wait for an old one, which has long landed unless
      * this machine has no core to spare. */
-    if (tap->step >= tap->slots)
-        tap->api->step_finalize(tap->capturer, tap->step + 1 - tap->slots, -1, NULL);
+    if (tap->step >= tap->slots &&
+        tap->api->step_finalize(tap->capturer, tap->step + 1 - tap->slots, -1, NULL) < 0)
+        return fail(tap, "routecap_step_finalize: %s", tap->api->last_error());
     if (!check(tap, tap->api->step_begin(tap->capturer, (uint32_t)batch->n_tokens, NULL),
                "step_begin"))
         return false;
@@ -395,7 +396,7 @@ bool tap_issue(struct tap *tap) {
 
 void tap_discard(struct tap *tap) {
     tap->state = IDLE;
-    tap->api->step_discard(tap->capturer, NULL);
+    check(tap, tap->api->step_discard(tap->capturer, NULL), "step_discard");
 }
 
 /* ---- Sequences ----------------------------------------------------------------------------- */

@@ -40,7 +40,9 @@ void extraction(Report &report, routecap_capturer *capturer, routecap_request re
         };
         sample(share, [&] { extract(ROUTECAP_EXTRACT_SHARE); });
         if (serialized.empty()) {
-            routecap_routing_serialize(routing, nullptr, 0, &serialized_bytes);
+            if (routecap_routing_serialize(routing, nullptr, 0, &serialized_bytes) !=
+                ROUTECAP_ERR_BUFFER_TOO_SMALL)
+                std::abort();
             serialized.resize(serialized_bytes);
         }
         sample(serialize, [&] {

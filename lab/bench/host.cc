@@ -185,8 +185,9 @@ void issue_among_others(Report &report) {
     std::thread reader([&] {
         for (uint64_t i = 0; !stop; i++) {
             routecap_routing *routing = nullptr;
-            routecap_request_extract(few.capturer, a[i % 256], 0, ROUTECAP_ROWS_LANDED,
-                                     ROUTECAP_EXTRACT_SHARE, 0, &routing);
+            if (routecap_request_extract(few.capturer, a[i % 256], 0, ROUTECAP_ROWS_LANDED,
+                                         ROUTECAP_EXTRACT_SHARE, 0, &routing) < 0)
+                std::abort();
             routecap_routing_free(routing);
         }
     });

@@ -85,7 +85,7 @@ breaks "a parameter no longer const" $header 's/(routecap_routing_poll\()const r
     $code 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */'
 breaks "a return type widened" $header 's/uint32_t (routecap_version\(void\))/uint64_t \1/' $header 's/uint32_t \(\*version\)/uint64_t (*version)/' \
     $code 's/uint32_t (routecap_version\(void\))/uint64_t \1/'
-breaks "an entry of the table moved" $header '/^    routecap_status \(\*step_begin\)/{h;d};/^    routecap_status \(\*step_snapshot\)/{G}' \
+breaks "an entry of the table moved" $header '/^    ROUTECAP_NODISCARD routecap_status \(\*step_begin\)/{h;d};/^    ROUTECAP_NODISCARD routecap_status \(\*step_snapshot\)/{G}' \
     $code '/^        ROUTECAP_ENTRY\(step_begin\)/{h;d};/^        ROUTECAP_ENTRY\(step_snapshot\)/{G}'
 breaks "a version node renamed" $map 's/^ROUTECAP_1\.0 /ROUTECAP_1.1 /'
 breaks "a function left out of the version node" $map '/^    routecap_step_begin;/d'

@@ -257,9 +257,10 @@ private:
         if (!may_lend(r)) return;
         const uint64_t rows = length(r), first = below(rows + 1);
         routecap_routing *routing = nullptr;
-        routecap_request_extract(rig_->capturer(), r, first,
-                                 below(2) == 0 ? ROUTECAP_ROWS_ALL : below(rows - first + 1),
-                                 static_cast<int32_t>(below(3)), 0, &routing);
+        const int32_t status = routecap_request_extract(
+            rig_->capturer(), r, first, below(2) == 0 ? ROUTECAP_ROWS_ALL : below(rows - first + 1),
+            static_cast<int32_t>(below(3)), 0, &routing);
+        EXPECT_EQ(status >= 0, routing != nullptr);
         if (routing != nullptr) routings_.emplace_back(routing);
     }
     // A routing of other memory, whose rows line up with no page; or of rows that are not there.

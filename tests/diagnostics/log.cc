@@ -288,7 +288,9 @@ TEST(Log, whoever_replaces_a_hook_waits_until_nobody_is_in_it) {
     {
         Heard heard(ROUTECAP_LOG_DEBUG);
         heard.shut();
-        other = std::async(std::launch::async, [&] { routecap_request_close(rig.capturer(), 7); });
+        other = std::async(std::launch::async, [&] {
+            EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_REQUEST, routecap_request_close(rig.capturer(), 7));
+        });
         ASSERT_TRUE(heard.wait_until_inside());
         replacing = std::async(std::launch::async, [&] {
             EXPECT_STATUS(ROUTECAP_OK, routecap_set_log(nullptr, nullptr, 0));
@@ -349,8 +351,8 @@ TEST(Log, hooks_come_and_go_while_lines_are_told) {
             Rig rig(kLosing);
             while (!stop) {
                 lose_steps(rig, 3);
-                routecap_capturer_progress(rig.capturer());
-                routecap_step_poll(rig.capturer(), 0);
+                EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_progress(rig.capturer()));
+                EXPECT_STATUS(ROUTECAP_ERR_UNKNOWN_STEP, routecap_step_poll(rig.capturer(), 0));
             }
         });
     for (int i = 0; i < 200; i++) {

@@ -62,7 +62,9 @@ TEST(Allocation, nothing_stays_in_use) {
         rig.step({{a, {1, 0, 300}}}, 0);
         const routecap_step t = rig.step({{a, {1, 300, 300}}}, ROUTECAP_SPAN_SPECULATIVE);
         ASSERT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), a, t, nullptr, 200));
-        more = with_failure(n, [&] { routecap_capturer_progress(rig.capturer()); });
+        int32_t progress = -1;
+        more = with_failure(n, [&] { progress = routecap_capturer_progress(rig.capturer()); });
+        EXPECT_STATUS(ROUTECAP_OK, progress);
         rig.close(a);
         EXPECT_EQ(rig.bytes_in_use(), 0u);
         expect_sum(rig.stats());
@@ -85,14 +87,17 @@ TEST(Allocation, drafts_without_memory_are_refused) {
         draft(0, 1);
         rig.open_gate();
         draft(1, 300);
-        more = with_failure(n, [&] { routecap_capturer_progress(rig.capturer()); });
+        int32_t progress = -1;
+        more = with_failure(n, [&] { progress = routecap_capturer_progress(rig.capturer()); });
+        EXPECT_STATUS(ROUTECAP_OK, progress);
         rig.open_gate();
         rig.expect_length(a, 301);
         std::vector<routecap_missing> missing(16);
         routecap_coverage covered{};
         covered.struct_size = sizeof covered;
-        routecap_request_coverage(rig.capturer(), a, 0, ROUTECAP_ROWS_ALL, &covered, missing.data(),
-                                  sizeof missing[0], missing.size());
+        EXPECT_GE(routecap_request_coverage(rig.capturer(), a, 0, ROUTECAP_ROWS_ALL, &covered,
+                                            missing.data(), sizeof missing[0], missing.size()),
+                  0);
         for (uint64_t b = 0; b < covered.blocks; b++)
             EXPECT_EQ(ROUTECAP_MISSING_REFUSED, missing[b].reason);
         EXPECT_EQ(covered.rows_empty, rig.stats().rows_refused);
@@ -234,7 +239,8 @@ TEST(Allocation, sequences_are_as_they_were_when_a_call_fails) {
     for (size_t t = 0; t < tokens.size(); t++) tokens[t] = static_cast<int32_t>(t);
     const auto bytes_of = [](const routecap_sequence *sequence, std::vector<uint8_t> &bytes) {
         uint64_t needed = 0;
-        routecap_sequence_serialize(sequence, 1, nullptr, 0, &needed);
+        EXPECT_STATUS(ROUTECAP_ERR_BUFFER_TOO_SMALL,
+                      routecap_sequence_serialize(sequence, 1, nullptr, 0, &needed));
         bytes.resize(needed);
         EXPECT_STATUS(ROUTECAP_OK,
                       routecap_sequence_serialize(sequence, 1, bytes.data(), needed, nullptr));

@@ -300,8 +300,9 @@ TEST_F(Locks, are_not_held_while_a_release_callback_runs) {
                 case 2: RoutingPtr(rig.finish(r, 4)); break;
                 case 3: {
                     routecap_routing *taken = nullptr;
-                    routecap_request_extract(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED,
-                                             ROUTECAP_EXTRACT_TAKE, 0, &taken);
+                    EXPECT_GE(routecap_request_extract(rig.capturer(), r, 0, ROUTECAP_ROWS_LANDED,
+                                                       ROUTECAP_EXTRACT_TAKE, 0, &taken),
+                              0);
                     routecap_routing_free(taken);
                     break;
                 }

@@ -33,7 +33,7 @@ struct Config : routecap_plan_config {
     std::vector<uint32_t> experts_;
 
     Config() {
-        routecap_plan_config_init(this, sizeof(routecap_plan_config));
+        EXPECT_STATUS(ROUTECAP_OK, routecap_plan_config_init(this, sizeof(routecap_plan_config)));
         layers = 1, k = 1, experts = 8, dtype = ROUTECAP_DTYPE_I64;
     }
     Config(const Config &) = delete;
@@ -707,9 +707,10 @@ TEST(Plan, agrees_with_the_model_and_all_ranks_together_have_the_input) {
                           std::vector<uint8_t>(shape.classes_bytes)};
             routecap_plan_report report{};
             report.struct_size = sizeof report;
-            routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0], sources.size(),
-                                 result.ids.data(), result.ids.size(), result.classes.data(),
-                                 result.classes.size(), &report);
+            EXPECT_GE(routecap_plan_gather(plan.get(), sources.data(), sizeof sources[0],
+                                           sources.size(), result.ids.data(), result.ids.size(),
+                                           result.classes.data(), result.classes.size(), &report),
+                      0);
             std::vector<routecap_routing *> back(c.lengths_.size());
             EXPECT_STATUS(report.cells_lost > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
                           routecap_plan_scatter(plan.get(), result.ids.data(), result.ids.size(),
@@ -732,7 +733,7 @@ TEST(Plan, agrees_with_the_model_and_all_ranks_together_have_the_input) {
             std::vector<int64_t> ids(c.lengths_[i] * c.layers * c.k);
             std::vector<uint8_t> mask(c.lengths_[i] * c.layers);
             routecap_copy_options options;
-            routecap_copy_options_init(&options, sizeof options);
+            ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
             options.dtype = ROUTECAP_DTYPE_I64;
             ASSERT_GE(routecap_routing_copy_to(whole.get(), &options, ids.data(), ids.size() * 8,
                                                mask.data(), mask.size(), nullptr),

@@ -107,7 +107,7 @@ struct Recorded {
 struct Capturing {
     Capturing(const Recorded &s, uint32_t flags) {
         routecap_config c{};
-        routecap_config_init(&c, sizeof c);
+        EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&c, sizeof c));
         c.backend = backend(), c.layers = s.layers, c.k = s.k, c.experts = s.experts;
         c.rows = kSinkRows, c.flags = flags, c.layer_min_k = s.least.data();
         c.weights_dtype = s.weights_dtype;
@@ -284,7 +284,7 @@ void expect_copies(const routecap_routing *routing, const Recorded &s) {
                            : there == 0   ? ROUTECAP_NOT_CAPTURED
                                           : ROUTECAP_INCOMPLETE;
     routecap_copy_options options{};
-    routecap_copy_options_init(&options, sizeof options);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
     options.order = ROUTECAP_ORDER_LAYER_MAJOR;
     for (const int32_t dtype : {s.weights_dtype, int32_t{ROUTECAP_DTYPE_F32}}) {
         options.dtype = dtype;
@@ -495,7 +495,7 @@ TEST(Weights, are_refused_where_they_cannot_be_kept) {
     EXPECT_STATUS(ROUTECAP_ERR_DTYPE, record());  // a dtype without weights
 
     routecap_config c{};
-    routecap_config_init(&c, sizeof c);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&c, sizeof c));
     c.backend = ROUTECAP_BACKEND_HOST, c.layers = 400, c.k = 8, c.experts = 256, c.rows = 4;
     routecap_capturer *made = nullptr;
     c.weights_dtype = ROUTECAP_DTYPE_F32;

@@ -107,7 +107,7 @@ TEST(Scenario, F16_width_follows_the_experts) {
         const routecap_request r = rig.open();
         rig.land(rig.step({{r, {1, 0, 1}}}));
         routecap_copy_options options;
-        routecap_copy_options_init(&options, sizeof options);
+        ASSERT_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
         options.dtype = ROUTECAP_DTYPE_U8;
         options.flags = ROUTECAP_READ_STRICT;
         uint8_t bytes[8];

@@ -28,7 +28,7 @@ TEST(Scenario, F27_memory_is_bounded) {
     const routecap_request far = rig.open();
     rig.land(rig.step({{far, {1, 900000, 64}}}));
     routecap_config config;
-    routecap_config_init(&config, sizeof config);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.backend = backend();
     config.layers = 58, config.k = 8, config.experts = 256, config.rows = 64;
     routecap_memory memory{};
@@ -46,7 +46,7 @@ TEST(Scenario, F27_memory_is_bounded) {
 TEST(Scenario, F27_exhaustion) {
     const Shape shape{.layers = 4, .k = 2, .experts = 16, .rows = 512};
     routecap_config config;
-    routecap_config_init(&config, sizeof config);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.backend = backend();
     config.layers = shape.layers, config.k = shape.k, config.experts = shape.experts,
     config.rows = shape.rows;
@@ -178,7 +178,7 @@ TEST(Scenario, F29_off_is_off) {
 
     // It needs no memory, whatever else the configuration says.
     routecap_config config;
-    routecap_config_init(&config, sizeof config);
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
     config.role = ROUTECAP_ROLE_DISABLED;
     routecap_memory memory{};
     memory.struct_size = sizeof memory;

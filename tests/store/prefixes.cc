@@ -135,7 +135,8 @@ TEST(Generation, ends_before_an_adopt_or_after_it) {
                       routecap_request_publish_batch(rig.capturer(), shelf.get(), items.data(),
                                                      sizeof items[0], items.size(), round));
         shelf.settled(rig);
-        std::thread other([&] { routecap_store_advance(shelf.get(), round + 1); });
+        std::thread other(
+            [&] { EXPECT_STATUS(ROUTECAP_OK, routecap_store_advance(shelf.get(), round + 1)); });
         routecap_adoption found{};
         found.struct_size = sizeof found;
         EXPECT_STATUS(ROUTECAP_OK,

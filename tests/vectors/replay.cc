@@ -125,10 +125,12 @@ void Replay::expect_pointer(const json &expected, const void *pointer, const std
 void Replay::expect_reasons(const routecap_view &view, const std::vector<int32_t> &said) {
     routecap_coverage coverage{};
     coverage.struct_size = sizeof coverage;
-    routecap_routing_coverage(object<routecap_routing>("routing"), &coverage, nullptr, 0, 0);
+    const auto *routing = object<routecap_routing>("routing");
+    EXPECT_GE(routecap_routing_coverage(routing, &coverage, nullptr, 0, 0), 0);
     std::vector<routecap_missing> blocks(coverage.blocks);
-    routecap_routing_coverage(object<routecap_routing>("routing"), &coverage, blocks.data(),
-                              sizeof(routecap_missing), blocks.size());
+    EXPECT_GE(routecap_routing_coverage(routing, &coverage, blocks.data(), sizeof blocks[0],
+                                        blocks.size()),
+              0);
     std::vector<int32_t> reasons(view.rows * view.layers);
     for (const routecap_missing &block : blocks)
         for (uint64_t row = 0; row < block.rows; row++)

@@ -156,16 +156,18 @@ static void write_end(const char *id, const struct sequence *sequence, const cha
 static bool write_rows(const char *id, routecap_request request) {
     routecap_routing *routing = NULL;
     uint64_t bytes = 0;
-    tap.api->step_finalize(tap.capturer, tap.step, -1, NULL); /* rows of the last one have landed */
-    if (tap.api->request_extract(tap.capturer, request, 0, ROUTECAP_ROWS_ALL,
-                                 ROUTECAP_EXTRACT_SHARE, 0, &routing) < 0) {
+    const bool landed = /* rows of the last step */
+        tap.step == 0 || tap.api->step_finalize(tap.capturer, tap.step, -1, NULL) >= 0;
+    if (!landed || tap.api->request_extract(tap.capturer, request, 0, ROUTECAP_ROWS_ALL,
+                                            ROUTECAP_EXTRACT_SHARE, 0, &routing) < 0) {
         say("%s: %s", id, tap.api->last_error());
         return false;
     }
-    tap.api->routing_serialize(routing, NULL, 0, &bytes);
+    const bool sized =
+        tap.api->routing_serialize(routing, NULL, 0, &bytes) == ROUTECAP_ERR_BUFFER_TOO_SMALL;
     void *data = malloc(bytes);
-    bool done =
-        data != NULL && tap.api->routing_serialize(routing, data, bytes, NULL) == ROUTECAP_OK;
+    bool done = sized && data != NULL &&
+                tap.api->routing_serialize(routing, data, bytes, NULL) == ROUTECAP_OK;
     if (!done) say("%s: %s", id, data != NULL ? tap.api->last_error() : "out of memory");
     done = done && write_file(id, "routecap", data, bytes, false);
     free(data);

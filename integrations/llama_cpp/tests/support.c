@@ -72,7 +72,8 @@ llama_token best_token(const float *logits, int tokens) {
 
 struct bytes serialized(const routecap_routing *routing) {
     struct bytes bytes = {NULL, 0};
-    tap.api->routing_serialize(routing, NULL, 0, &bytes.count);
+    if (tap.api->routing_serialize(routing, NULL, 0, &bytes.count) != ROUTECAP_ERR_BUFFER_TOO_SMALL)
+        die("%s", tap.api->last_error());
     bytes.data = malloc(bytes.count);
     if (bytes.data == NULL) die("out of memory");
     check(tap.api->routing_serialize(routing, bytes.data, bytes.count, NULL), "routing_serialize");

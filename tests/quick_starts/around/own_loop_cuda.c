@@ -6,11 +6,15 @@
 
 enum { PASSES = 1000, ROWS = 3, LAYERS = 48, K = 8 };
 
+static void check(int32_t status) {
+    if (status < 0) fprintf(stderr, "%s\n", routecap_last_error()), exit(1);
+}
+
 int main(void) {
     int32_t topk_ids[ROWS * K];
     for (int i = 0; i < ROWS * K; i++) topk_ids[i] = i;
     routecap_config config;
-    routecap_config_init(&config, sizeof config);
+    if (routecap_config_init(&config, sizeof config) != ROUTECAP_OK) return 1;
     config.backend = ROUTECAP_BACKEND_HOST;
     config.layers = LAYERS, config.k = K, config.experts = 128, config.rows = 8192;
     routecap_capturer *capturer;

@@ -30,7 +30,7 @@ var typed = map[string]string{"ROUTECAP_ROWS_": "uint64", "ROUTECAP_PLAN_RANK_":
 // Beginnings that Go has otherwise.
 var renamed = map[string]string{"ROUTECAP_VERSION_": "HeaderVersion", "ROUTECAP_LOG_": "log"}
 
-var notConstants = []string{"ROUTECAP_API"}
+var notConstants = []string{"ROUTECAP_API", "ROUTECAP_NODISCARD"}
 
 // Structs that users of the package see as they are. The others get a name with a c in front, and
 // hand-written types on top.

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 d7fb4b98dd35dcb87fcac4290e5b27c50c0b75ed44ebd4fbb809dbedd3d289bb
+// Of headers with the SHA-256 79e02b7bc1781e920444e3ef4daaa2c28c4cc19dc8034258469015ef0b6a985c
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
