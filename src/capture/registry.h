@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assume.h"
 #include "base/mutex.h"
 #include "base/reserve.h"
 #include "base/status.h"
@@ -43,7 +44,7 @@ struct Registry {
     // There must be room: that growing the log is out of the question makes the code shorter.
     template <class What>
     void append(uint64_t after, What &&what) noexcept REQUIRES(mutex) {
-        if (log.size() == log.capacity()) __builtin_unreachable();
+        ROUTECAP_ASSUME(log.size() < log.capacity());
         log.emplace_back(after, std::forward<What>(what));
     }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assume.h"
 #include "capture/pending_operations.h"
 #include "capture/steps.h"
 #include "routecap.h"
@@ -75,6 +76,7 @@ public:
     }
     // There must be room. The caller makes the draft in it.
     DraftSpan *take() noexcept {
+        ROUTECAP_ASSUME(free_count_ > 0);
         free_count_--;
         return std::exchange(free_, free_->next);
     }
@@ -360,6 +362,7 @@ public:
 
     // Opens one; there must be room.
     Request &open(OpenRequestPtr data, uint64_t serial) {
+        ROUTECAP_ASSUME(free_count_ > 0);
         const uint32_t index = free_;
         Request &r = at(index);
         free_ = r.check_last;

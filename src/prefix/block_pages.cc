@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/assume.h"
+
 namespace routecap {
 
 BlockPages::BlockPages(const Shape &shape, uint32_t block_rows)
@@ -17,6 +19,7 @@ void BlockPages::add(Chunk chunk) { chunks_.push_back(std::move(chunk)); }
 BlockPages::Entry &BlockPages::entry(uint32_t r) const { return chunks_[r / kChunk][r % kChunk]; }
 
 uint32_t BlockPages::share(PageRef page, uint32_t blocks) {
+    ROUTECAP_ASSUME(!full());
     const uint32_t r = free_ != kNone ? free_ : made_++;
     Entry &entry = this->entry(r);
     if (r == free_) free_ = entry.next;

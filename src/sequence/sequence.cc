@@ -346,9 +346,14 @@ int32_t Sequence::append(const int32_t *tokens, uint64_t token_start, uint64_t c
     spans_.resize(std::min(spans_.size(), first_changed));
     for (const Span &span : spans) add_span(spans_, span);
 
+    return tell_of_change(r, report_);
+}
+
+// The report of a call that changed the sequence.
+int32_t Sequence::tell_of_change(routecap_append_report &r, routecap_append_report *wanted) {
     describe(r);
     add_to_total(r);
-    if (report_ != nullptr) write_struct(report_, r);
+    if (wanted != nullptr) write_struct(wanted, r);
     if (r.rows_missing == 0) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "%llu of %llu rows of the sequence lack cells",
                   ull(r.rows_missing), ull(visible_rows()));

@@ -80,6 +80,7 @@ private:
     void cut(uint64_t tokens) noexcept;
     bool charge_tokens();
     void describe(routecap_append_report &report) const;
+    int32_t tell_of_change(routecap_append_report &report, routecap_append_report *wanted);
 
     StoragePtr storage_;
     uint64_t length_ = 0;               // tokens
