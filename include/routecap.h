@@ -9,7 +9,63 @@
  * by row for each request, and returns them as immutable routings. "Words" below explains the
  * terms.
  *
- * Include this file. It includes all chapters, which you can also read and include one by one:
+ * A whole program, with the eight functions that most programs need:
+ *
+ *     #include <routecap.h>
+ *     #include <stdio.h>
+ *     #include <stdlib.h>
+ *
+ *     enum { LAYERS = 2, K = 2, EXPERTS = 8, TOKENS = 5 };
+ *
+ *     static void check(int32_t status) {
+ *         if (status < 0) fprintf(stderr, "%s\n", routecap_last_error()), exit(1);
+ *     }
+ *
+ *     int main(void) {
+ *         routecap_config config = {.struct_size = sizeof config, .backend = ROUTECAP_BACKEND_HOST,
+ *                                   .layers = LAYERS, .k = K, .experts = EXPERTS,
+ *                                   .rows = 8192};            // the most tokens of one pass
+ *         routecap_capturer *capturer;                        // one for each rank
+ *         check(routecap_capturer_create(&config, &capturer));
+ *
+ *         routecap_request request;                           // one for each sequence
+ *         check(routecap_request_open(capturer, NULL, &request, 1));
+ *
+ *         for (uint64_t token = 0; token < TOKENS; token++) { // each forward pass
+ *             int32_t ids[LAYERS][K] = {{1, 5}, {2, 7}};      // what the routers chose
+ *             routecap_layer_source layers[LAYERS] = {{.layer = 0, .ids = ids[0]},
+ *                                                     {.layer = 1, .ids = ids[1]}};
+ *             routecap_source source = {.struct_size = sizeof source, .rows = 1,
+ *                                       .dtype = ROUTECAP_DTYPE_I32,
+ *                                       .flags = ROUTECAP_SOURCE_WHOLE_STEP};
+ *             check(routecap_layers_record(capturer, &source, layers, sizeof layers[0], LAYERS,
+ *                                          NULL));
+ *             routecap_span span = {.request = request, .position = token, .rows = 1};
+ *             check(routecap_step_issue(capturer, &span, sizeof span, 1, NULL, NULL, NULL, NULL));
+ *         }
+ *
+ *         routecap_routing *routing;
+ *         check(routecap_request_finish(capturer, request, TOKENS, &routing));
+ *         check(routecap_routing_wait(routing, -1));          // until all rows have landed
+ *
+ *         int16_t ids[TOKENS][LAYERS][K];
+ *         routecap_copy_options options = {.struct_size = sizeof options,
+ *                                          .dtype = ROUTECAP_DTYPE_I16, .fill = -1};
+ *         check(routecap_routing_copy_to(routing, &options, ids, sizeof ids, NULL, 0, NULL));
+ *         printf("token 4, layer 1: experts %d and %d\n", ids[4][1][0], ids[4][1][1]);
+ *
+ *         routecap_routing_free(routing);
+ *         routecap_capturer_destroy(capturer);
+ *     }
+ *
+ * It prints "token 4, layer 1: experts 2 and 7". On a GPU set the backend and the device, and give
+ * each call the engine's stream. A status below 0 is an error, and routecap_last_error has its
+ * text.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * Chapters
+ * ------------------------------------------------------------------------------------------------
+ * This file includes all of them. You can also read and include each by itself.
  *
  *   routecap/base.h            rules for all calls: threads, ownership, streams, the ABI, statuses
  *   routecap/capture.h         the capturer and its steps: begin, snapshot, issue
@@ -28,7 +84,7 @@
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
  * ------------------------------------------------------------------------------------------------
- * An engine's worker loop
+ * In detail: an engine's worker loop
  * ------------------------------------------------------------------------------------------------
  *
  *     routecap_config config;                                   // before you capture graphs
@@ -60,7 +116,7 @@
  * To measure the load of the experts, set ROUTECAP_CONFIG_LOAD: see routecap/load.h.
  *
  * ------------------------------------------------------------------------------------------------
- * A trainer's loop
+ * In detail: a trainer's loop
  * ------------------------------------------------------------------------------------------------
  * A trainer needs base.h, routing.h, serialized.h or wire.h, sequence.h and plan.h.
  *

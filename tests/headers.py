@@ -3,9 +3,13 @@
 Prints what is wrong. Lines of every file there end at 100 columns. A function has a comment that
 names each of its parameters once, in their order, with a direction. routecap.h includes every
 chapter and has it in its list.
+
+headers.py FOLDER --first-page FILE    writes the program of the first page of routecap.h
+headers.py FOLDER --runs PROGRAM       fails if that, compiled, does not print what the page says
 """
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,7 +50,22 @@ def problems(folder):
                 yield f"{path}: {function} has the parameters {has}, its comment {named}"
 
 
+def first_page(folder):
+    """The program of the first page, and what it prints."""
+    text = (folder / "routecap.h").read_text()
+    found = re.search(r"^ \*     #include <routecap.h>\n( \*(     .*)?\n)+", text, re.MULTILINE)
+    lines = [line[len(" *     ") :] for line in found[0].splitlines()]
+    return "\n".join(lines) + "\n", re.search(r'It prints "([^"]*)"', text)[1] + "\n"
+
+
 if __name__ == "__main__":
+    if sys.argv[2:3] == ["--first-page"]:
+        Path(sys.argv[3]).write_text(first_page(Path(sys.argv[1]))[0])
+        sys.exit()
+    if sys.argv[2:3] == ["--runs"]:
+        ran = subprocess.run([sys.argv[3]], capture_output=True, text=True)
+        print(ran.stdout, ran.stderr, end="")
+        sys.exit(ran.returncode != 0 or ran.stdout != first_page(Path(sys.argv[1]))[1])
     found = list(problems(Path(sys.argv[1])))
     for each in found:
         print(each)

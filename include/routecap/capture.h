@@ -31,6 +31,9 @@
  *         routecap_step_snapshot(capturer, stream);
  *         routecap_step_issue(capturer, spans, sizeof *spans, count, NULL, NULL, &step, stream);
  *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
  * The rest of the chapter: discarding a pass, waiting for a step, memory, backends, counters, and a
  * checked mode that turns mistakes into errors.
  *

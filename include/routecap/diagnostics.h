@@ -6,6 +6,12 @@
  * The log reports problems, one line of text each. docs/diagnostics.md says how to use it.
  *
  *   routecap_set_log  where lines go
+ *
+ *     static void print(void *file, routecap_log_level level, const char *text) {
+ *         fprintf(file, "%d: %s\n", (int)level, text);
+ *     }
+ *     ...
+ *     routecap_set_log(print, stderr, ROUTECAP_LOG_WARNING);
  */
 #ifndef ROUTECAP_DIAGNOSTICS_H
 #define ROUTECAP_DIAGNOSTICS_H

@@ -15,6 +15,9 @@
  *     uint64_t *counts = calloc(n, sizeof *counts);
  *     routecap_capturer_load(capturer, &load, counts, n);       // counts [2, layers, experts]
  *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
  * Which cells count. When a cell becomes valid in its request, because its step was filed or
  * because its draft was accepted, the capturer adds 1 to each of the cell's k experts. So the
  * counts of a layer add up to k times the number of its cells that became valid. They equal what

@@ -12,16 +12,6 @@
  * error. A plan says which row goes where on one rank. Make one plan for each micro-batch and rank.
  * Use it for expert ids, token ids, and anything else that has one element per token.
  *
- *   sample      one sequence of the micro-batch, of `length` tokens; row i belongs to token i
- *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
- *   needed      a row that the loss can depend on. By default these are all rows of a sample but
- *               the last, because row i predicts token i + 1; `needed` of the configuration changes
- *               that
- *   class       the kind of each cell of the result: ROUTECAP_PLAN_CLASS_VALID, _PADDING,
- *               _NOT_NEEDED or _LOST (needed, and missing in all sources for whatever reason)
- *   packed      the layout PACKED puts sequences one after another. routecap_plan_pack is something
- *               else: it packs the bytes of any layout for an upload
- *
  *     routecap_plan_config config;
  *     routecap_plan_config_init(&config, sizeof config);
  *     config.samples = 2; config.lengths = lengths;
@@ -41,6 +31,19 @@
  *
  *     routecap_plan_pack(plan, sources, sizeof *sources, count, pinned, bytes, &report);
  *     routecap_plan_unpack(plan, pinned, bytes, &target, stream);   // capturable
+ *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
+ *   sample      one sequence of the micro-batch, of `length` tokens; row i belongs to token i
+ *   local row   one row of this rank, 0..rows-1, in the order in which its routers see tokens
+ *   needed      a row that the loss can depend on. By default these are all rows of a sample but
+ *               the last, because row i predicts token i + 1; `needed` of the configuration changes
+ *               that
+ *   class       the kind of each cell of the result: ROUTECAP_PLAN_CLASS_VALID, _PADDING,
+ *               _NOT_NEEDED or _LOST (needed, and missing in all sources for whatever reason)
+ *   packed      the layout PACKED puts sequences one after another. routecap_plan_pack is something
+ *               else: it packs the bytes of any layout for an upload
  *
  * Recipes:
  *   - Data parallel ranks: each rank makes plans of its own micro-batches. Nothing else is needed.

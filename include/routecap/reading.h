@@ -7,6 +7,15 @@
  * You can read rows from a request (requests.h) or from a routing (routing.h). Both report missing
  * cells in the same structs, and copy ids by the same options. This chapter has these structs and
  * one function, routecap_copy_options_init.
+ *
+ *     routecap_copy_options options;                         // how ids are copied
+ *     routecap_copy_options_init(&options, sizeof options);
+ *     options.dtype = ROUTECAP_DTYPE_I16;
+ *     routecap_routing_copy_to(routing, &options, ids, sizeof ids, NULL, 0, NULL);
+ *
+ *     routecap_missing missing[16];                          // which cells are missing, and why
+ *     routecap_coverage coverage = {.struct_size = sizeof coverage};
+ *     routecap_routing_coverage(routing, &coverage, missing, sizeof *missing, 16);
  */
 #ifndef ROUTECAP_READING_H
 #define ROUTECAP_READING_H

@@ -4,7 +4,29 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * Between the begin and the snapshot of a step, the ids of each MoE layer must get into the sink.
- * There are five ways to do that, the cheapest first; docs/performance.md has the cost of each:
+ *
+ * A program needs one or two of the first five functions, and the probe:
+ *
+ *   routecap_sink_layer        where a router writes the ids of a layer
+ *   routecap_sink_bind         use memory of the engine as the sink instead
+ *   routecap_layer_record      copy the ids of one layer
+ *   routecap_layers_record     copy the ids of many layers
+ *   routecap_layer_route       choose the experts of a layer from its logits
+ *   routecap_capturer_probe    check a warm-up pass
+ *
+ *     // in each MoE layer, behind its router
+ *     routecap_source source = {.struct_size = sizeof source, .dtype = ROUTECAP_DTYPE_I32,
+ *                               .ids = topk_ids, .rows = rows};
+ *     routecap_layer_record(capturer, layer, &source, stream);
+ *
+ * After any change to how the engine records, run routecap_capturer_probe. It tells you which
+ * layers are captured, and which only seem to be.
+ *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
+ * There are five ways to get ids into the sink, the cheapest first. docs/performance.md has the
+ * cost of each:
  *
  *   1. The router writes its ids into the sink itself: routecap_sink_layer, or routecap_sink_bind
  *      if the engine has its own memory for them. Nothing is launched. This works only if the ids
@@ -20,9 +42,6 @@
  *      so that the copy does not prevent that.
  *   5. If only the router's scores (logits) exist, routecap_layer_route chooses the experts again.
  *
- * After any change to how the engine records, run routecap_capturer_probe. It tells you which
- * layers are captured, and which only seem to be.
- *
  * Recipes:
  *   - Micro-batches of one forward pass: record each with first_row set to its first sink row.
  *   - A load balancer that replaces ids in place: record before it runs. If only physical ids
@@ -31,15 +50,6 @@
  *   - Rows in a different order than in the sink: set row_index.
  *   - A device that the library has no backend for: issue with ROUTECAP_SNAPSHOT_LATER, copy the
  *     ids to the host, and call routecap_step_arrive.
- *
- * A program needs one or two of the first five functions, and the probe:
- *
- *   routecap_sink_layer        where a router writes the ids of a layer
- *   routecap_sink_bind         use memory of the engine as the sink instead
- *   routecap_layer_record      copy the ids of one layer
- *   routecap_layers_record     copy the ids of many layers
- *   routecap_layer_route       choose the experts of a layer from its logits
- *   routecap_capturer_probe    check a warm-up pass
  *
  * The rest of the chapter: routecap_router_init, which prepares routecap_layer_route, and
  * routecap_step_arrive, for devices that the library has no backend for.

@@ -22,12 +22,13 @@
  *     routecap_request_finish(capturer, request, tokens - 1, &routing);
  *     routecap_routing_wait(routing, -1);                     // until its last step has landed
  *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
  * The rest of the chapter: prefixes that an engine took from its cache and did not compute
  * (attach), reading a running request (coverage, extract, extract_into), and batch forms.
  *
- * ------------------------------------------------------------------------------------------------
- * Recipes
- * ------------------------------------------------------------------------------------------------
+ * Recipes:
  *   - Preemption (the engine drops what it computed for a sequence, to resume it later): keep the
  *     handle. When the engine computes the tokens again, issue their positions again. Cells that
  *     are already valid keep their values. To record them anew, for example because the weights
@@ -51,7 +52,7 @@
  *     process.
  *
  * ------------------------------------------------------------------------------------------------
- * Rules for all calls
+ * In detail: rules for all calls
  * ------------------------------------------------------------------------------------------------
  * Length. A request's length is one past its highest position that was issued, whether or not that
  * row was captured. A draft counts once accept has kept it. Attach and adopt extend the length, and

@@ -7,11 +7,6 @@
  * their layers. It is immutable. Any number of threads of the process that made it may use it at
  * once, even after its request has ended, its capturer is destroyed, or the device is lost.
  *
- * A routing of routecap_request_finish is pending until its last step has landed. Until then all
- * functions return ROUTECAP_ERR_NOT_READY, except wait, poll, retain, free, and
- * routecap_request_attach to a request of the same capturer. All other routings are ready from the
- * start.
- *
  * Most programs need these six functions:
  *
  *   routecap_routing_wait        wait until a routing is ready
@@ -20,6 +15,20 @@
  *   routecap_routing_coverage    find which cells are missing, and why
  *   routecap_routing_split       divide it into prompt and generated tokens
  *   routecap_routing_free        free it
+ *
+ *     routecap_routing_wait(routing, -1);                     // pending until its rows have landed
+ *     routecap_view view = {.struct_size = sizeof view};
+ *     routecap_routing_view(routing, &view);                  // in place: nothing is copied
+ *     routecap_routing_copy_to(routing, &options, ids, sizeof ids, NULL, 0, NULL);   // or a copy
+ *     routecap_routing_free(routing);
+ *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
+ * A routing of routecap_request_finish is pending until its last step has landed. Until then all
+ * functions return ROUTECAP_ERR_NOT_READY, except wait, poll, retain, free, and
+ * routecap_request_attach to a request of the same capturer. All other routings are ready from the
+ * start.
  *
  * The rest of the chapter: poll, slice, merge, and counting references.
  *

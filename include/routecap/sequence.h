@@ -21,7 +21,7 @@
  *     routecap_sequence_routing(sequence, &routing);          // rows of the whole conversation
  *
  * ------------------------------------------------------------------------------------------------
- * S tokens have S-1 rows
+ * In detail: S tokens have S-1 rows
  * ------------------------------------------------------------------------------------------------
  * Row i is that of the pass that had token i as input. If token i+1 was generated, it was sampled
  * from this pass. The last token of a turn has not been an input yet, so a turn of S tokens brings
@@ -30,7 +30,7 @@
  * input, and brings its row. This is the *boundary row* between the two turns.
  *
  * ------------------------------------------------------------------------------------------------
- * What append does
+ * In detail: what append does
  * ------------------------------------------------------------------------------------------------
  * First it compares the turn's token ids with those of the sequence, at all positions that both
  * have.

@@ -14,6 +14,16 @@
  *   routecap_serialized_splice     join two without reading an id
  *   routecap_serialized_slice      find the bytes that hold some of the rows
  *
+ *     uint64_t bytes;                                         // how many there are to be
+ *     routecap_routing_serialize(routing, NULL, 0, &bytes);   // BUFFER_TOO_SMALL
+ *     void *data = malloc(bytes);
+ *     routecap_routing_serialize(routing, data, bytes, NULL);
+ *     ... in another process:
+ *     routecap_routing_deserialize(data, bytes, 0, NULL, NULL, &routing);
+ *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
  * None of these functions needs a capturer or a device.
  */
 #ifndef ROUTECAP_SERIALIZED_H

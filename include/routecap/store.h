@@ -30,9 +30,6 @@
  *   routecap_store_stats        for the operator
  *   routecap_store_free         at the end
  *
- * The rest of the chapter: batch forms, keys from token ids, asking for keys (contains), keeping
- * blocks (retain, release), and dropping them (evict).
- *
  *     routecap_store_config config;
  *     routecap_store_config_init(&config, sizeof config);
  *     config.block_rows = 16; config.key_bytes = 32; config.budget_bytes = 1 << 30;
@@ -45,8 +42,12 @@
  *                              version);
  *
  * ------------------------------------------------------------------------------------------------
- * Recipes
+ * In detail
  * ------------------------------------------------------------------------------------------------
+ * The rest of the chapter: batch forms, keys from token ids, asking for keys (contains), keeping
+ * blocks (retain, release), and dropping them (evict).
+ *
+ * Recipes:
  *   - Chunked prefill: after each chunk, publish the blocks that the chunk filled. If no other
  *     request needs them earlier, publish all blocks of the prompt in one call after its last
  *     chunk, so that their pages are shared and not copied.

@@ -9,13 +9,6 @@
  * carry is checked against the hint. When encoding, the library names what would be lost, so that
  * nothing is lost silently.
  *
- *   format     one of ROUTECAP_WIRE_*, found by its name ("nrlre1") or by a program that writes it
- *              ("vllm")
- *   fact       something that a routing states and a format may be unable to state:
- *              ROUTECAP_WIRE_FACT_*
- *   column     one index of the message's layer axis: it stands for a captured layer, or for any
- *              layer of the model's decoder
- *
  *     routecap_wire_hint hint = {sizeof hint};               // what the model is
  *     hint.layers = 48; hint.k = 8; hint.experts = 128;
  *     hint.rows = tokens - 1;                                // if that many must be there
@@ -24,6 +17,16 @@
  *     routecap_wire_find("sglang", &format);
  *     status = routecap_wire_decode(text, bytes, format, &hint, &report, &routing);
  *     if (status == ROUTECAP_INCOMPLETE) ...                 // how many cells, of which kind
+ *
+ * ------------------------------------------------------------------------------------------------
+ * In detail
+ * ------------------------------------------------------------------------------------------------
+ *   format     one of ROUTECAP_WIRE_*, found by its name ("nrlre1") or by a program that writes it
+ *              ("vllm")
+ *   fact       something that a routing states and a format may be unable to state:
+ *              ROUTECAP_WIRE_FACT_*
+ *   column     one index of the message's layer axis: it stands for a captured layer, or for any
+ *              layer of the model's decoder
  *
  * A cell of a message is valid if it holds k distinct ids of its layer. Every other cell becomes a
  * missing cell of the routing:

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 79e02b7bc1781e920444e3ef4daaa2c28c4cc19dc8034258469015ef0b6a985c
+// Of headers with the SHA-256 8f06cd684074df4b8fd62cfb108069cfad1b5c8ad9bf938052389af5b64688db
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
