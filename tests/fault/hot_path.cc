@@ -242,7 +242,9 @@ public:
     }
     ~Engine() {
         release();
-        if (step_ != 0) EXPECT_GE(routecap_step_finalize(capturer(), step_, -1, nullptr), 0);
+        if (step_ != 0) {
+            EXPECT_GE(routecap_step_finalize(capturer(), step_, -1, nullptr), 0);
+        }
     }
 
     Rig &rig() { return rig_; }

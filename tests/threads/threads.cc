@@ -57,7 +57,9 @@ TEST(Threads, readers_while_steps_are_in_flight) {
         const routecap_stats s = rig.stats();
         EXPECT_LE(s.rows_delivered, s.rows_issued);
         rig.layer_stats();
-        if (s.steps_issued > 0) EXPECT_GE(routecap_step_poll(rig.capturer(), s.steps_issued), 0);
+        if (s.steps_issued > 0) {
+            EXPECT_GE(routecap_step_poll(rig.capturer(), s.steps_issued), 0);
+        }
     });
     routecap_step last = 0;
     for (uint64_t p = 0; p < kSteps && !testing::Test::HasFailure(); p++) {
