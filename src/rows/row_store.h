@@ -5,6 +5,11 @@
 // filing thread holds it for the rows of one page at a time. An operation allocates what it needs
 // under it, before it changes anything. Pages are freed after it is released, because freeing a
 // lender's page calls the lender.
+//
+// The reasons are two lists. Those in `missing_` belong to positions: a reader sees them only where
+// no row is there, such as where a step was lost. Those in `attached_` came with rows of others, by
+// attach or adopt, and meet rows of the request as rows meet: they apply to single cells of a row
+// that is there, too. One list could not tell which reasons do.
 #pragma once
 
 #include <atomic>
