@@ -80,7 +80,8 @@
  *   routecap/plan.h            the rows of one rank of a trainer, in its layout
  *   routecap/load.h            how often each expert was chosen: for operators and balancers
  *   routecap/diagnostics.h     a log
- *   routecap/dispatch_check.h  experimental: compare executed experts with routed ones
+ *   routecap/dispatch_check.h  experimental: compare executed experts with routed ones;
+ *                              declared if ROUTECAP_EXPERIMENTAL is defined
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
  * ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Prints what is wrong. Lines of every file there end at 100 columns. A function has a comment that
 names each of its parameters once, in their order, with a direction. routecap.h includes every
-chapter and has it in its list.
+chapter and has it in its list. What is experimental is declared where that is asked for.
 
 headers.py FOLDER --first-page FILE    writes the program of the first page of routecap.h
 headers.py FOLDER --runs PROGRAM       fails if that, compiled, does not print what the page says
@@ -43,7 +43,13 @@ def problems(folder):
             yield f"{path}: routecap.h does not include it"
         if not re.search(rf"^ \* +routecap/{path.name} ", root, re.MULTILINE):
             yield f"{path}: it is not in the list of chapters in routecap.h"
-        for function, has, named, begins in documented(path.read_text()):
+        text = path.read_text()
+        if "experimental" in text.split(":")[0]:
+            for match in re.finditer("^ROUTECAP_API", text, re.MULTILINE):
+                before = text[: match.start()]
+                if before.rfind("#ifdef ROUTECAP_EXP") <= before.rfind("#endif /* ROUTECAP_EXP"):
+                    yield f"{path}: a function is declared without ROUTECAP_EXPERIMENTAL"
+        for function, has, named, begins in documented(text):
             if not begins:
                 yield f"{path}: {function} has no comment"
             elif has != named:

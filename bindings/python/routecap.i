@@ -19,6 +19,7 @@
 %module _routecap
 
 %{
+#define ROUTECAP_EXPERIMENTAL
 #include <routecap.h>
 
 #include "outbox.h"
@@ -1081,6 +1082,7 @@ static void free_unused(PyObject *capsule) { /* consumers rename what they take 
 %feature("doxygen:ignore:waits", range="line");
 
 #define ROUTECAP_API
+#define ROUTECAP_EXPERIMENTAL
 #define ROUTECAP_NODISCARD
 %include "routecap/base.h"
 %include "routecap/capture.h"

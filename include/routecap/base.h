@@ -126,7 +126,8 @@
  * The ABI
  * ------------------------------------------------------------------------------------------------
  * A program built against 1.x runs with every later 1.y. Functions, statuses, flags and constants
- * are only added. Structs and the function table grow at their end. An experimental function keeps
+ * are only added. Structs and the function table grow at their end. An experimental function is
+ * declared only where ROUTECAP_EXPERIMENTAL is defined before routecap.h is included. It keeps
  * its name and signature, but may stop working: it then returns an error, and a new function
  * replaces it.
  *

@@ -5,7 +5,8 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Experimental: these functions read tensors of a different project, DeepEP v2
+ * Experimental: the functions are declared only where ROUTECAP_EXPERIMENTAL is defined before
+ * routecap.h is included. They read tensors of a different project, DeepEP v2
  * (ElasticBuffer.dispatch at revision dd758ca of 14 July 2026), as vLLM's class
  * DeepEPV2PrepareAndFinalize uses them (at revision 02bd2a4). If these tensors change, the
  * functions may return an error, and new functions replace them. DeepEP 2.5 (EPBuffer) is a
@@ -116,6 +117,8 @@ typedef struct routecap_received {
     routecap_received_counts *counts; /* [device] added to. Zero it before the first call */
 } routecap_received;
 
+#ifdef ROUTECAP_EXPERIMENTAL
+
 /**
  * Add to a table what this rank executed of one dispatch.
  *
@@ -167,6 +170,8 @@ routecap_received_read(routecap_capturer *capturer, const routecap_received *rec
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
 routecap_received_compare(routecap_capturer *capturer, const routecap_received *received,
                           routecap_stream stream);
+
+#endif /* ROUTECAP_EXPERIMENTAL */
 
 #ifdef __cplusplus
 }

@@ -112,7 +112,8 @@ func run(name string, input []byte, arguments ...string) []byte {
 // tree returns the declarations of a header, without those of the system.
 func tree(header []byte) []node {
 	var unit node
-	dump := run("clang", header, "-Xclang", "-ast-dump=json", "-fsyntax-only", "-x", "c", "-")
+	dump := run("clang", header, "-DROUTECAP_EXPERIMENTAL", "-Xclang", "-ast-dump=json",
+		"-fsyntax-only", "-x", "c", "-")
 	if err := json.Unmarshal(dump, &unit); err != nil {
 		log.Fatal(err)
 	}
@@ -162,7 +163,8 @@ func generate(header string, declarations []node) []byte {
 // belongs to the thread, and the next call of a goroutine may run on another one. No function of
 // the library calls Go, and none keeps a pointer to Go memory unless it is lent (lend.go), which is
 // pinned: so their arguments need not escape.
-const intro = `#include "lend.h"
+const intro = `#define ROUTECAP_EXPERIMENTAL
+#include "lend.h"
 #include "log.h"
 #include <routecap.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 8f06cd684074df4b8fd62cfb108069cfad1b5c8ad9bf938052389af5b64688db
+// Of headers with the SHA-256 6d95b28454e0aa481a582014e46b73e809ab21eb9925bc1f4016dca1d692f3e3
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
