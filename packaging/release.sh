@@ -6,7 +6,7 @@
 #     bash packaging/release.sh wheels      # one family again: library, wheels, crates or go; the last three need the first
 #
 # Both processors are built here, on either, by zig's clang for glibc 2.28. The kernels are made by
-# nvcc. docs/releasing.md says what comes next.
+# nvcc. packaging/README.md says what comes next.
 cd "$(dirname "$0")/.." && . dev/setup.sh
 
 work=$build/packaging

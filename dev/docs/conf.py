@@ -42,6 +42,7 @@ include_patterns = [
     "lab/**.md",
     "integrations/**.md",
     "tools/README.md",
+    "packaging/README.md",
     "dev/generate/README.md",
     "reference/**",
 ]
@@ -196,7 +197,7 @@ Its tables <lab/frontier/results/report>
 docs/roadmap
 lab/upstream/auxiliary_outputs
 lab/upstream/self_describing_object
-docs/releasing
+packaging/README
 tests/README
 tests/vectors/README
 dev/generate/README

@@ -26,6 +26,7 @@ PAGES = [
     *map(str, sorted(Path("integrations").glob("*/*.md"))),
     *map(str, sorted(Path("integrations").glob("*/*/README.md"))),
     "tools/README.md",
+    "packaging/README.md",
     *map(str, sorted(Path("lab").glob("*.md"))),
 ]
 FILE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|sh|cc|h|c|cu|rs|go|md|json|txt|toml|map)")
