@@ -6,10 +6,9 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 import routecap
 import routecap_tools.conform
-from routecap_testing.pretended import CONFIG, Pretended, served
+from routecap_testing.pretended import CONFIG, Pretended, listening, served
 from routecap_tools.command import main
 
 Capture = pytest.CaptureFixture[str]
@@ -194,15 +193,8 @@ def answering(body: bytes, raw: bool = False) -> Iterator[str]:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.answer(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with listening(Handler) as url:
+        yield url
 
 
 def choice(**given: Any) -> bytes:

@@ -379,10 +379,18 @@ def served(engine: Pretended, format: str = "npy.base64", sglang: bool = False) 
             ]
             return answers if request.n > 1 else answers[0]
 
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 64  # clients that connect at once
+    with listening(Handler) as url:
+        yield url
 
-    server = Server(("127.0.0.1", 0), Handler)
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 64  # clients that connect at once
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on a free port of this machine, and its URL."""
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
