@@ -368,8 +368,8 @@ typedef struct routecap_plan_report {
  * @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
  * @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
  *                           not wanted. NULL is ROUTECAP_ERR_ARGUMENT if lost cells could not be
- *                           told from experts: with LOST_BALANCED, or with LOST_MARK and an
- *                           expert's id as lost_value.
+ *                           told from valid ones: with LOST_BALANCED, or with LOST_MARK and an
+ *                           expert's id or none_value as lost_value.
  * @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
  * @param[out] report        What became of the cells; may be NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,

@@ -16,10 +16,11 @@ int32_t check_result(const Plan &plan, const void *dst, uint64_t dst_bytes, cons
     if (classes != nullptr && classes_bytes < plan.cells())
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "classes has %llu bytes and needs %llu",
                       ull(classes_bytes), ull(plan.cells()));
-    if (classes == nullptr && plan.cells() > 0 && plan.lost_may_look_like_experts())
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "a lost cell would look like experts: pass classes, LOST_ERROR or another "
-                      "lost_value");
+    if (classes == nullptr && plan.cells() > 0 && plan.lost_may_look_valid())
+        return report(
+            ROUTECAP_ERR_ARGUMENT,
+            "a lost cell would look like a valid one: pass classes, LOST_ERROR or another "
+            "lost_value");
     return ROUTECAP_OK;
 }
 

@@ -79,10 +79,13 @@ kernels::PackedShape Plan::shape() const {
             0};
 }
 
-bool Plan::lost_may_look_like_experts() const {
+bool Plan::lost_may_look_valid() const {
+    const ElementLimits limit = element_limits(dtype_);
+    const uint64_t written = limit.written(filler_.lost_value);
     return filler_.lost == ROUTECAP_PLAN_LOST_BALANCED ||
            (filler_.lost == ROUTECAP_PLAN_LOST_MARK &&
-            element_limits(dtype_).written(filler_.lost_value) < ids_->experts);
+            (written < ids_->experts ||
+             (!ids_->uniform && written == limit.written(filler_.none_value))));
 }
 
 void Plan::describe(routecap_plan_shape *shape) const {

@@ -35,7 +35,7 @@ public:
     uint64_t row_stride() const { return by_layer() ? 1 : layers_.size(); }
     uint64_t layer_stride() const { return by_layer() ? layout_.rows : 1; }
     // Whether a reader who does not look at the classes could mistake a lost cell for experts.
-    bool lost_may_look_like_experts() const;
+    bool lost_may_look_valid() const;
 
     void describe(routecap_plan_shape *shape) const;
     int32_t gather_values(const void *const *values, size_t element_bytes, const void *fill,
