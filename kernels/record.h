@@ -17,7 +17,7 @@ struct Source {
     int32_t dtype;
     int32_t offset;
     uint32_t table_size;
-    int32_t none;  // the number that says that no expert was chosen; 0: there is none
+    int64_t none;  // the number that says that no expert was chosen; 0: there is none
     Placement to;
 };
 

@@ -189,8 +189,9 @@ typedef struct routecap_source {
     uint32_t table_size;         /* elements of table; 0 without one */
     routecap_source_flags flags; /* 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP */
     int32_t none;                /* the number that says that no expert was chosen, such as -1 or
-                                    the number of experts; 0: no number does, and -1 is out of
-                                    range. Only where layer_min_k allows fewer than layer_k */
+                                    the number of experts; with U32 a negative one in two's
+                                    complement. 0: no number does, and -1 is out of range. Only
+                                    where layer_min_k allows fewer than layer_k */
     routecap_dtype weights_dtype; /* with weights: the capturer's weights_dtype; otherwise 0 */
     const void *weights;         /* [device] row 0, column 0: the weight of each id, in adjacent
                                     columns. They are recorded with the ids. NULL: none, but with

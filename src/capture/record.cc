@@ -118,12 +118,13 @@ int32_t ForwardPath::check_source(const routecap_source &s, std::span<const Reco
             "check rows and dtype");
         status < 0)
         return status;
+    const bool is_unsigned = s.dtype == ROUTECAP_DTYPE_U32;
     source = {.row_stride = row_stride,
               .column_stride = column_stride,
               .dtype = s.dtype,
               .offset = s.offset,
               .table_size = s.table_size,
-              .none = s.none,
+              .none = is_unsigned ? int64_t{static_cast<uint32_t>(s.none)} : s.none,
               .to = {s.rows, s.first_row, s.live_rows, s.row_base, s.row_index}};
     return check_placement(source.to);
 }
