@@ -95,6 +95,9 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
         SAME(shape.layers[l].index, view.layer_map[l]);
         SAME(shape.layers[l].experts, view.layer_experts[l]);
         SAME(shape.layers[l].provenance, view.layer_provenance[l]);
+        SAME(shape.layers[l].k, view.layer_k[l]);
+        SAME(shape.layers[l].least, view.layer_min_k[l]);
+        SAME(shape.layers[l].visit, view.layer_visit[l]);
     }
     uint64_t position = view.first, compared = 0;
     auto row = expected.content.begin();
@@ -142,9 +145,10 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
                 }
                 compared++;
                 for (size_t c = 0; c < shape.k; c++)
-                    if (id(c) != has->ids[l * shape.k + c])
+                    if (const int wanted_id = shape.in_memory(has->ids[l * shape.k + c]);
+                        id(c) != wanted_id)
                         fail("row %" PRIu64 " layer %zu column %zu is %d instead of %d", position,
-                             l, c, id(c), has->ids[l * shape.k + c]);
+                             l, c, id(c), wanted_id);
             }
             if (!refused && has != nullptr && has->any()) {
                 const uint64_t tag = segment.tags != nullptr ? segment.tags[r] : segment.tag;

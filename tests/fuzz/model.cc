@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -18,6 +17,11 @@ uint32_t Shape::experts() const {
     uint32_t most = 0;
     for (const Layer &layer : layers) most = std::max(most, layer.experts);
     return most;
+}
+
+bool Shape::fewer() const {
+    return std::any_of(layers.begin(), layers.end(),
+                       [&](const Layer &layer) { return layer.least < k; });
 }
 
 bool Row::any() const {
@@ -50,12 +54,19 @@ bool Row::same_set(const Row &other, size_t layer) const {
     return std::is_permutation(mine, mine + k, others);
 }
 
-uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts) {
-    if (std::any_of(ids, ids + k, [&](int64_t id) { return id < 0 || id >= experts; }))
+uint8_t judge(const std::vector<int64_t> &cell, const Layer &layer) {
+    const std::vector<int64_t> experts(
+        cell.begin(), std::find(cell.begin(), cell.end(), int64_t{ROUTECAP_NO_EXPERT}));
+    const auto unused =
+        static_cast<size_t>(std::count(cell.begin(), cell.end(), int64_t{ROUTECAP_NO_EXPERT}));
+    const bool counts = experts.size() + unused == cell.size() && experts.size() >= layer.least &&
+                        experts.size() <= layer.k;
+    if (!counts || std::any_of(experts.begin(), experts.end(),
+                               [&](int64_t id) { return id < 0 || id >= layer.experts; }))
         return ROUTECAP_MISSING_OUT_OF_RANGE;
-    for (const int64_t *id = ids + 1; id < ids + k; id++)
-        if (std::find(ids, id, *id) != id) return ROUTECAP_MISSING_DUPLICATE;
-    return 0;
+    return std::set(experts.begin(), experts.end()).size() < experts.size()
+               ? ROUTECAP_MISSING_DUPLICATE
+               : 0;
 }
 
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason) {
@@ -211,8 +222,9 @@ std::vector<uint8_t> Routing::serialize() const {
           static_cast<uint64_t>(shape->stride()), uint64_t{0}, uint64_t{0}, uint64_t{0}})
         put(data, number, 4);
     for (const Layer &layer : shape->layers)
-        for (uint32_t number : {static_cast<uint32_t>(layer.index), layer.experts,
-                                static_cast<uint32_t>(layer.provenance), shape->k, shape->k, 0u})
+        for (uint32_t number :
+             {static_cast<uint32_t>(layer.index), layer.experts,
+              static_cast<uint32_t>(layer.provenance), layer.k, layer.least, layer.visit})
             put(data, number, 4);
     for (const Run &run : runs)
         put(data, run.rows, 8), put(data, run.tag, 8), put(data, run.flags, 4),
@@ -249,22 +261,22 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
     for (const RoutingPtr &r : routings)
         if (r->pending != nullptr) return ROUTECAP_ERR_NOT_READY;
     const Shape &head = *routings.front()->shape;
-    std::map<int32_t, Layer> layers;
+    std::map<std::pair<int32_t, uint32_t>, Layer> layers;
     uint64_t first = UINT64_MAX, end = 0;
     for (const RoutingPtr &r : routings) {
         if (r->shape->k != head.k || r->shape->id_space != head.id_space)
             return ROUTECAP_ERR_SHAPE_MISMATCH;
         for (const Layer &layer : r->shape->layers) {
-            Layer &known = layers.emplace(layer.index, layer).first->second;
-            if (known.experts != layer.experts) return ROUTECAP_ERR_SHAPE_MISMATCH;
+            Layer &known = layers.emplace(layer.key(), layer).first->second;
+            if (!known.same(layer)) return ROUTECAP_ERR_SHAPE_MISMATCH;
             known.provenance = std::max(known.provenance, layer.provenance);
         }
         if (r->rows > 0) first = std::min(first, r->first), end = std::max(end, r->end());
     }
     auto shape = std::make_shared<Shape>(Shape{{}, head.k, head.id_space});
-    std::map<int32_t, size_t> place;
-    for (const auto &[index, layer] : layers)
-        place[index] = shape->layers.size(), shape->layers.push_back(layer);
+    std::map<std::pair<int32_t, uint32_t>, size_t> place;
+    for (const auto &[key, layer] : layers)
+        place[key] = shape->layers.size(), shape->layers.push_back(layer);
     if (end == 0) first = end = routings.front()->first;
     merged = std::make_shared<Routing>(Routing{shape, first, end - first});
     // First the rows that somebody has: what nobody has a cell of keeps the tag of such a one.
@@ -275,7 +287,7 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
                 auto wide = empty_row(*shape, ROUTECAP_MISSING_ABSENT);
                 wide->tag = row->tag;
                 for (size_t l = 0; l < row->missing.size(); l++) {
-                    const size_t to = place[r->shape->layers[l].index];
+                    const size_t to = place[r->shape->layers[l].key()];
                     wide->missing[to] = row->missing[l];
                     std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k,
                                 wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
@@ -296,8 +308,7 @@ RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row) {
         return nullptr;
     for (size_t l = 0; l < shape->cells(); l++) {
         const Layer &other = tail.shape->layers[l];
-        if (shape->layers[l].index != other.index || shape->layers[l].experts != other.experts)
-            return nullptr;
+        if (!shape->layers[l].same(other)) return nullptr;
         shape->layers[l].provenance = std::max(shape->layers[l].provenance, other.provenance);
     }
     const uint64_t first = std::min(head.first, row), end = std::max(tail.end(), row);
@@ -326,24 +337,31 @@ Copied copied(const routecap_copy_options &o, bool masked, const Routing &whole)
     const auto refused = [&](int32_t status) { return copied.refusal = status, copied; };
     if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64)
         return refused(ROUTECAP_ERR_DTYPE);
-    if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
-        return refused(ROUTECAP_ERR_ARGUMENT);
     if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0)
         return refused(ROUTECAP_ERR_ARGUMENT);
     const model::Shape &shape = *whole.shape;
-    if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
-        return refused(ROUTECAP_ERR_UNKNOWN_LAYER);
     const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX},
                   highest = most[o.dtype];
     if (int64_t{shape.experts()} - 1 > highest) return refused(ROUTECAP_ERR_DTYPE);
+    const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
+    const auto fits = [&](int64_t value) { return value >= lowest && value <= highest; };
+    const auto written = [&](int64_t value) {
+        return size == 8 ? static_cast<uint64_t>(value)
+                         : static_cast<uint64_t>(value) & ((uint64_t{1} << 8 * size) - 1);
+    };
+    // A column without an expert is valid, so no mask tells it from an expert.
+    if (shape.fewer() && !fits(o.none)) return refused(ROUTECAP_ERR_DTYPE);
+    if (shape.fewer() && written(o.none) < shape.experts()) return refused(ROUTECAP_ERR_ARGUMENT);
     if ((o.flags & ROUTECAP_READ_STRICT) == 0) {
-        const int64_t lowest = size == 8 ? INT64_MIN : -(int64_t{1} << (8 * size - 1));
-        if (o.fill < lowest || o.fill > highest) return refused(ROUTECAP_ERR_DTYPE);
-        const uint64_t written =
-            size == 8 ? static_cast<uint64_t>(o.fill)
-                      : static_cast<uint64_t>(o.fill) & ((uint64_t{1} << 8 * size) - 1);
-        if (!masked && written < shape.experts()) return refused(ROUTECAP_ERR_ARGUMENT);
+        if (!fits(o.fill)) return refused(ROUTECAP_ERR_DTYPE);
+        if (!masked && (written(o.fill) < shape.experts() ||
+                        (shape.fewer() && written(o.fill) == written(o.none))))
+            return refused(ROUTECAP_ERR_ARGUMENT);
     }
+    if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
+        return refused(ROUTECAP_ERR_ARGUMENT);
+    if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
+        return refused(ROUTECAP_ERR_UNKNOWN_LAYER);
     const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer, k = shape.k;
     copied.routing = whole.of_layers(o.first_layer, layers);
     const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
@@ -383,7 +401,8 @@ void Copied::write(const routecap_copy_options &o, uint8_t *dst, uint8_t *mask) 
         const RowPtr row = routing.at(cell.first);
         const bool valid = row != nullptr && row->valid(cell.second);
         for (uint64_t c = 0; c < routing.shape->k; c++) {
-            const int64_t id = valid ? row->ids[cell.second * routing.shape->k + c] : o.fill;
+            const uint16_t has = valid ? row->ids[cell.second * routing.shape->k + c] : 0;
+            const int64_t id = !valid ? o.fill : has == kUnused ? o.none : has;
             std::memcpy(dst + (place + c) * size, &id, size);
         }
         const uint64_t r = cell.first - routing.first;
@@ -442,13 +461,18 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
     const int64_t row_stride = s.row_stride != 0 ? s.row_stride : columns,
                   column_stride = s.column_stride != 0 ? s.column_stride : 1;
     const Placement to{s.rows, s.first_row, s.live_rows, s.row_base, s.row_index};
-    if (columns < shape_->k) return ROUTECAP_ERR_SHAPE_MISMATCH;
+    for (const routecap_layer_source &layer : layers) {
+        if (layer.layer >= shape_->cells()) return ROUTECAP_ERR_UNKNOWN_LAYER;
+        const Layer &of = shape_->layers[layer.layer];
+        if (columns < of.k) return ROUTECAP_ERR_SHAPE_MISMATCH;
+        if (s.none != 0 && of.least == of.k) return ROUTECAP_ERR_ARGUMENT;
+    }
     for (const routecap_layer_source &layer : layers)
         if (const int32_t status = check(layer.layer, to); status < 0) return status;
     for (const routecap_layer_source &layer : layers) {
         put(layer.layer, to, [&](uint32_t row) {
             std::vector<int64_t> ids;
-            for (uint32_t c = 0; c < shape_->k; c++) {
+            for (uint32_t c = 0; c < shape_->layers[layer.layer].k; c++) {
                 const int64_t at = row * row_stride + c * column_stride;
                 int64_t id = 0;
                 switch (s.dtype) {
@@ -465,6 +489,12 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
                         id = static_cast<const int64_t *>(layer.ids)[at];
                         break;
                     default: id = static_cast<const int32_t *>(layer.ids)[at] >> 16; break;
+                }
+                const int64_t none =
+                    s.dtype == ROUTECAP_DTYPE_U32 ? int64_t{static_cast<uint32_t>(s.none)} : s.none;
+                if (s.none != 0 && id == none) {
+                    ids.push_back(ROUTECAP_NO_EXPERT);
+                    continue;
                 }
                 if (layer.table != nullptr)
                     id = id >= 0 && id < int64_t{s.table_size} ? layer.table[id] : INT64_MAX;
@@ -489,10 +519,13 @@ void Sink::snapshot() {
         for (size_t l = 0; l < shape_->cells(); l++) {
             const auto cell = written_[l].find(r);
             if (cell == written_[l].end()) continue;
-            row->missing[l] = judge(cell->second.data(), shape_->k, shape_->layers[l].experts);
+            row->missing[l] = judge(cell->second, shape_->layers[l]);
             row->ids[l * shape_->k] = row->missing[l];
-            for (uint32_t c = 0; row->valid(l) && c < shape_->k; c++)
-                row->ids[l * shape_->k + c] = static_cast<uint16_t>(cell->second[c]);
+            for (uint32_t c = 0; row->valid(l) && c < shape_->k; c++) {
+                const bool used = c < cell->second.size() && cell->second[c] != ROUTECAP_NO_EXPERT;
+                row->ids[l * shape_->k + c] =
+                    used ? static_cast<uint16_t>(cell->second[c]) : kUnused;
+            }
         }
         taken_.rows.push_back(std::move(row));
     }
@@ -515,8 +548,8 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
         p = {};
         p.lowest = p.highest = -1;
         std::set<std::vector<int64_t>> kinds;
-        std::vector<int64_t> sequence(shape_->k);
-        std::iota(sequence.begin(), sequence.end(), 0);
+        const Layer &layer = shape_->layers[l];
+        bool sequence = true;
         bool repeated = before != nullptr;
         for (uint32_t r = 0; r < rows; r++) {
             const auto cell = written_[l].find(r);
@@ -529,11 +562,14 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
             }
             if (!written) continue;
             kinds.insert(cell->second);
-            const uint8_t reason = judge(cell->second.data(), shape_->k, shape_->layers[l].experts);
+            const uint8_t reason = judge(cell->second, layer);
+            for (size_t c = 0; c < cell->second.size(); c++)
+                sequence &= cell->second[c] == static_cast<int64_t>(c) ||
+                            (c > 0 && c >= layer.least && cell->second[c] == ROUTECAP_NO_EXPERT);
             p.rows_out_of_range += reason == ROUTECAP_MISSING_OUT_OF_RANGE;
             p.rows_duplicate += reason == ROUTECAP_MISSING_DUPLICATE;
             for (int64_t id : cell->second) {
-                if (id < 0 || id >= shape_->layers[l].experts) continue;
+                if (id < 0 || id >= layer.experts) continue;
                 p.lowest = p.lowest < 0 ? static_cast<int32_t>(id)
                                         : std::min(p.lowest, static_cast<int32_t>(id));
                 p.highest = std::max(p.highest, static_cast<int32_t>(id));
@@ -545,18 +581,16 @@ int32_t Sink::probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) co
         uint64_t n = 0;
         for (uint32_t r = 0; p.rows_written == rows && r < rows; r++)
             for (int64_t id : written_[l].at(r)) (n++ % 2 == 1 ? odd_ids : even_ids).insert(id);
-        p.found =
-            (rows > 0 && p.rows_written == 0 ? ROUTECAP_PROBE_SILENT : 0) |
-            (p.rows_written > 0 && p.rows_unwritten > 0 ? ROUTECAP_PROBE_INCOMPLETE : 0) |
-            (p.rows_out_of_range > 0 ? ROUTECAP_PROBE_OUT_OF_RANGE : 0) |
-            (p.rows_duplicate > 0 ? ROUTECAP_PROBE_DUPLICATE : 0) |
-            (several && kinds.size() == 1 ? ROUTECAP_PROBE_CONSTANT : 0) |
-            (several && kinds.size() == 1 && *kinds.begin() == sequence ? ROUTECAP_PROBE_SEQUENCE
-                                                                        : 0) |
-            (several && repeated ? ROUTECAP_PROBE_REPEATED : 0) |
-            (n >= 16 && odd_ids == std::set<int64_t>{0} && even_ids.size() > 1
-                 ? ROUTECAP_PROBE_WORD_SIZE
-                 : 0);
+        p.found = (rows > 0 && p.rows_written == 0 ? ROUTECAP_PROBE_SILENT : 0) |
+                  (p.rows_written > 0 && p.rows_unwritten > 0 ? ROUTECAP_PROBE_INCOMPLETE : 0) |
+                  (p.rows_out_of_range > 0 ? ROUTECAP_PROBE_OUT_OF_RANGE : 0) |
+                  (p.rows_duplicate > 0 ? ROUTECAP_PROBE_DUPLICATE : 0) |
+                  (several && kinds.size() == 1 ? ROUTECAP_PROBE_CONSTANT : 0) |
+                  (several && sequence ? ROUTECAP_PROBE_SEQUENCE : 0) |
+                  (several && repeated ? ROUTECAP_PROBE_REPEATED : 0) |
+                  (n >= 16 && odd_ids == std::set<int64_t>{0} && even_ids.size() > 1
+                       ? ROUTECAP_PROBE_WORD_SIZE
+                       : 0);
         odd |= p.found != 0;
         before = &written_[l];
     }
@@ -842,7 +876,8 @@ void Capturer::count_load(const Filed &filed, const RowPtr &known) {
     for (size_t layer = 0; layer < shape->cells(); layer++)
         if (filed.row->valid(layer) && (known == nullptr || !known->valid(layer)))
             for (size_t j = layer * shape->k; j < (layer + 1) * shape->k; j++)
-                load.counts[first + layer * experts + filed.row->ids[j]]++;
+                if (filed.row->ids[j] != kUnused)
+                    load.counts[first + layer * experts + filed.row->ids[j]]++;
 }
 
 // ---- Requests ------------------------------------------------------------------------------
@@ -984,8 +1019,7 @@ int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_
         return ROUTECAP_ERR_SHAPE_MISMATCH;
     for (size_t l = 0; l < shape->cells(); l++) {
         const Layer &mine = shape->layers[l], &other = routing->shape->layers[l];
-        if (mine.index != other.index || mine.experts != other.experts ||
-            other.provenance > mine.provenance)
+        if (!mine.same(other) || other.provenance > mine.provenance)
             return ROUTECAP_ERR_SHAPE_MISMATCH;
     }
     if (routing->pending != nullptr && routing->pending != this) return ROUTECAP_ERR_NOT_READY;

@@ -20,21 +20,36 @@ namespace model {
 
 // ---- Rows and routings ---------------------------------------------------------------------
 
+// A valid cell has from `least` to k distinct experts.
 struct Layer {
     int32_t index;
     uint32_t experts;
     int32_t provenance;
-    bool operator==(const Layer &) const = default;
+    uint32_t k, least;
+    uint32_t visit = 0;
+    // What names it: layers ascend by this.
+    std::pair<int32_t, uint32_t> key() const { return {index, visit}; }
+    // Whether it is the same layer as another, but for its provenance.
+    bool same(const Layer &o) const {
+        return key() == o.key() && experts == o.experts && k == o.k && least == o.least;
+    }
 };
+// A column of a cell that no expert has. In a row every column after the last expert holds it.
+constexpr uint16_t kUnused = UINT16_MAX;
 
 struct Shape {
     std::vector<Layer> layers;
-    uint32_t k = 1;
+    uint32_t k = 1;  // columns of a cell
     int32_t id_space = 0;
     size_t cells() const { return layers.size(); }
     uint32_t experts() const;  // the most of any layer
-    int32_t dtype() const { return experts() <= 256 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
-    size_t id_bytes() const { return experts() <= 256 ? 1 : 2; }
+    bool fewer() const;        // whether a cell may have unused columns
+    // One byte holds 256 ids, and one of its values is that of an unused column if there are such.
+    size_t id_bytes() const { return experts() + fewer() <= 256 ? 1 : 2; }
+    int32_t dtype() const { return id_bytes() == 1 ? ROUTECAP_DTYPE_U8 : ROUTECAP_DTYPE_I16; }
+    uint16_t in_memory(uint16_t id) const {
+        return id_bytes() == 1 ? static_cast<uint8_t>(id) : id;
+    }
     size_t stride() const;  // bytes of a row in the serialised form
     std::vector<uint8_t> record(const struct Row &row) const;
 };
@@ -62,8 +77,9 @@ struct Row {
 using RowPtr = std::shared_ptr<const Row>;  // null: nothing is known of the row
 using Rows = std::map<uint64_t, RowPtr>;    // by position
 
-// A cell of k ids that are all written: 0, or why it is missing.
-uint8_t judge(const int64_t *ids, uint32_t k, uint32_t experts);
+// A cell of a layer's columns that are all written, with ROUTECAP_NO_EXPERT where there is no
+// expert: 0, or why it is missing.
+uint8_t judge(const std::vector<int64_t> &cell, const Layer &layer);
 // A row without a valid cell, all for one reason.
 std::shared_ptr<Row> empty_row(const Shape &shape, uint8_t reason);
 // Of two rows of one position the first's valid cells, then the second's; of two reasons the one
@@ -127,7 +143,7 @@ public:
     int32_t begin(uint32_t rows);
     // Records into layers, all or none; each with its ids and table.
     int32_t record(const routecap_source &source, const std::vector<routecap_layer_source> &layers);
-    // A router's own write, of a row that may be written.
+    // A router's own write, of a row that may be written, in the layer's own columns.
     bool writable(uint32_t layer, uint32_t row) const {
         return row < begun_.value_or(0) && snapshots_ == 0 && written_[layer].count(row) == 0;
     }
@@ -147,7 +163,7 @@ public:
     uint32_t rows() const { return rows_; }
 
 private:
-    // Where rows go. Cells are k ids each.
+    // Where rows go. Cells have the layer's columns each.
     struct Placement {
         uint32_t rows, first_row;
         const int32_t *live_rows, *row_base, *row_index;

@@ -51,7 +51,7 @@ struct Engine {
     std::unique_ptr<model::Sink> sink;
     std::unique_ptr<model::Capturer> model;
     std::vector<int32_t> map, provenance;  // what its configuration refers to
-    std::vector<uint32_t> of_layers;
+    std::vector<uint32_t> of_layers, k_of_layers, least_of_layers, visits;
     routecap_config config;
     routecap_store_config store_config;
     routecap_store *store = nullptr;
@@ -80,7 +80,10 @@ private:
 
     void create() {
         auto shape = std::make_shared<model::Shape>();
-        shape->k = in_.pick({1u, 2u, 4u, 8u, 3u});
+        const uint64_t columns = in_.number(1);
+        constexpr uint32_t kColumns[] = {1, 2, 4, 8, 3};
+        shape->k = kColumns[columns % 5];
+        const bool rules = columns / 5 % 3 == 2;  // whether layers have their own k, and visits
         const uint32_t layers = in_.pick({1u, 2u, 3u, 9u}),
                        experts = std::max(shape->k, in_.pick({5u, 8u, 256u, 257u, 1000u}));
         int32_t index = 0;
@@ -91,13 +94,21 @@ private:
                                      odd && in_.chance(64)
                                          ? std::max(shape->k, static_cast<uint32_t>(in_.below(300)))
                                          : experts,
-                                     odd && in_.chance(64)});
+                                     odd && in_.chance(64), shape->k, shape->k});
+            if (!rules) continue;
+            model::Layer &layer = shape->layers.back();
+            if (in_.chance(64)) layer.k = 1 + static_cast<uint32_t>(in_.below(shape->k));
+            layer.least = static_cast<uint32_t>(in_.below(layer.k + 1));
+            if (layer.experts == 256 && in_.chance(128)) layer.experts = 255;
+            if (l > 0 && in_.chance(64))  // once more
+                index--, layer.index = index, layer.visit = shape->layers[l - 1].visit + 1;
         }
         shape->id_space = in_.chance(16);
         Engine e;
         for (const model::Layer &layer : shape->layers)
             e.map.push_back(layer.index), e.of_layers.push_back(layer.experts),
-                e.provenance.push_back(layer.provenance);
+                e.provenance.push_back(layer.provenance), e.k_of_layers.push_back(layer.k),
+                e.least_of_layers.push_back(layer.least), e.visits.push_back(layer.visit);
         e.shape = shape;
         routecap_config &config = e.config;
         SAME_STATUS(ROUTECAP_OK, routecap_config_init(&config, sizeof config));
@@ -116,9 +127,12 @@ private:
         e.later = !rig::on_cuda() && kind / 8 % 8 >= 6;
         config.id_space = shape->id_space;
         config.max_requests = in_.pick({0u, 0u, 3u, 6u});
-        if (odd)
+        if (odd || rules)
             config.layer_map = e.map.data(), config.layer_experts = e.of_layers.data(),
             config.layer_provenance = e.provenance.data();
+        if (rules)
+            config.layer_k = e.k_of_layers.data(), config.layer_min_k = e.least_of_layers.data(),
+            config.layer_visit = e.visits.data();
         SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &e.capturer));
         e.sink = std::make_unique<model::Sink>(shape, e.rows);
         e.model = std::make_unique<model::Capturer>(
@@ -330,19 +344,30 @@ private:
 
     // ---- The forward pass
 
-    // k ids of a row of a layer: mostly valid, and for few seeds, so that rows are recomputed alike
-    // and not alike.
+    // The columns of a row of a layer: mostly valid, and for few seeds, so that rows are recomputed
+    // alike and not alike.
     std::vector<int64_t> cell(uint32_t layer, uint32_t row, uint8_t seed) const {
-        const model::Shape &shape = *engine_->shape;
-        const uint32_t experts = shape.layers[layer].experts;
+        const auto &[index, experts, provenance, k, least, visit] = engine_->shape->layers[layer];
         std::vector<int64_t> ids;
         const uint64_t from = (seed % 4u) * 7919u + row * 31u + layer * 17u;
-        for (uint32_t c = 0; c < shape.k; c++)
-            ids.push_back(
-                static_cast<int64_t>((from + (seed % 8u < 4 ? c : shape.k - 1 - c)) % experts));
+        const uint32_t used = k - (row + layer + seed % 4u) % (k - least + 1);
+        for (uint32_t c = 0; c < k; c++)
+            ids.push_back(c < used ? static_cast<int64_t>(
+                                         (from + (seed % 8u < 4 ? c : used - 1 - c)) % experts)
+                                   : ROUTECAP_NO_EXPERT);
+        if (least < k) {
+            switch (seed / 8 % 32) {
+                case 5: ids[row % k] = ROUTECAP_NO_EXPERT; break;
+                case 6:
+                    std::fill(ids.begin() + (least > 0 ? least - 1 : 0), ids.end(),
+                              ROUTECAP_NO_EXPERT);
+                    break;
+                default: break;
+            }
+        }
         switch (seed / 8 % 32) {
-            case 1: ids[row % shape.k] = experts; break;
-            case 2: ids[row % shape.k] = -1; break;
+            case 1: ids[row % k] = experts; break;
+            case 2: ids[row % k] = -1; break;
             case 3: ids.back() = ids.front(); break;
             case 4:
                 if (row % 2 == 0) ids.front() = experts;
@@ -375,9 +400,10 @@ private:
             for (uint32_t r = 0; r < rows; r++) {
                 std::vector<int64_t> ids = cell(l, r, seed);
                 if (seed % 16 == 15)
-                    ids.assign(e.shape->k, kUnwritten);
+                    ids.assign(ids.size(), kUnwritten);
                 else
                     e.sink->write(l, r, ids);
+                ids.resize(e.shape->k, 7);  // columns that the layer has not are not read
                 coming.ids.insert(coming.ids.end(), ids.begin(), ids.end());
             }
         }
@@ -477,10 +503,22 @@ private:
     Written written(uint32_t layer, uint32_t first_row, uint32_t rows) {
         Written w;
         const uint8_t seed = static_cast<uint8_t>(in_.number(1));
-        for (uint32_t r = 0; r < rows; r++)
-            for (int64_t id :
-                 cell(layer < engine_->shape->cells() ? layer : 0, first_row + r, seed))
-                w.ids.push_back(static_cast<int32_t>(id));
+        const model::Shape &shape = *engine_->shape;
+        if (shape.fewer())
+            w.source.none = in_.pick({int32_t{ROUTECAP_NO_EXPERT}, int32_t{ROUTECAP_NO_EXPERT}, -1,
+                                      static_cast<int32_t>(shape.experts()), 0});
+        for (uint32_t r = 0; r < rows; r++) {
+            std::vector<int64_t> ids = cell(layer < shape.cells() ? layer : 0, first_row + r, seed);
+            ids.resize(shape.k, 7);  // columns that the layer has not are not read
+            for (int64_t id : ids)
+                w.ids.push_back(id == ROUTECAP_NO_EXPERT && w.source.none != 0
+                                    ? w.source.none
+                                    : static_cast<int32_t>(id));
+        }
+        if (shape.fewer() && in_.chance(16)) {  // fewer columns, which not every layer has
+            w.source.k_source = 1 + static_cast<uint32_t>(in_.below(shape.k));
+            w.source.row_stride = shape.k;
+        }
         w.source.struct_size = sizeof w.source;
         w.source.dtype = ROUTECAP_DTYPE_I32;
         w.source.ids = w.ids.data();
@@ -1119,6 +1157,9 @@ private:
         if (in_.chance(48) && (c.options.flags & ROUTECAP_READ_STRICT) == 0)
             c.options.fill = in_.pick(
                 {int64_t{-2}, int64_t{0}, int64_t{shape.experts()}, int64_t{70000}, int64_t{-129}});
+        if (shape.fewer() && in_.chance(160))
+            c.options.none = in_.pick({int64_t{-1}, int64_t{0}, int64_t{shape.experts()},
+                                       int64_t{255}, int64_t{70000}, int64_t{-129}});
         c.asks = in_.chance(16);
         if (in_.chance(16)) c.dst_less = 1;
         if (in_.chance(16)) c.mask_less = 1;

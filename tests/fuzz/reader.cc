@@ -68,13 +68,14 @@ std::optional<Header> header(const Data &data) {
     for (uint64_t l = 0; l < f->layers; l++, at += 24) {
         const model::Layer layer{static_cast<int32_t>(number(data, at, 4)),
                                  static_cast<uint32_t>(number(data, at + 4, 4)),
-                                 static_cast<int32_t>(number(data, at + 8, 4))};
-        if (layer.index < 0 || (l > 0 && layer.index <= h.shape->layers.back().index)) return {};
-        if (layer.experts < f->k || layer.experts > ROUTECAP_MAX_EXPERTS ||
+                                 static_cast<int32_t>(number(data, at + 8, 4)),
+                                 static_cast<uint32_t>(number(data, at + 12, 4)),
+                                 static_cast<uint32_t>(number(data, at + 16, 4)),
+                                 static_cast<uint32_t>(number(data, at + 20, 4))};
+        if (layer.index < 0 || (l > 0 && layer.key() <= h.shape->layers.back().key())) return {};
+        if (layer.k < 1 || layer.k > f->k || layer.least > layer.k) return {};
+        if (layer.experts < layer.k || layer.experts > ROUTECAP_MAX_EXPERTS ||
             (layer.provenance != 0 && layer.provenance != 1))
-            return {};
-        if (number(data, at + 12, 4) != f->k || number(data, at + 16, 4) != f->k ||
-            number(data, at + 20, 4) != 0)
             return {};
         h.shape->layers.push_back(layer);
     }
@@ -124,12 +125,17 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
             const uint64_t validity = at + layers * k * size;
             for (size_t l = 0; l < layers; l++) {
                 const bool valid = (data[validity + l / 8] >> l % 8 & 1) != 0;
-                std::vector<int64_t> cell;
+                std::vector<int64_t> cell, of_layer;
                 for (size_t c = 0; c < k; c++)
                     cell.push_back(
                         static_cast<int64_t>(number(data, at + (l * k + c) * size, size)));
-                if (valid && !trusted &&
-                    model::judge(cell.data(), h->shape->k, h->shape->layers[l].experts) != 0)
+                // All bits of a column that is not used are set.
+                const int64_t unused = size == 1 ? UINT8_MAX : UINT16_MAX;
+                for (size_t c = 0; c < k; c++)
+                    if (valid && h->shape->fewer() && cell[c] == unused) cell[c] = model::kUnused;
+                for (size_t c = 0; c < k; c++)
+                    of_layer.push_back(cell[c] == model::kUnused ? ROUTECAP_NO_EXPERT : cell[c]);
+                if (valid && !trusted && model::judge(of_layer, h->shape->layers[l]) != 0)
                     return {};
                 const auto reason = static_cast<uint8_t>(
                     cell[0] >= ROUTECAP_MISSING_ABSENT && cell[0] <= int64_t{std::size(kBestFirst)}

@@ -32,10 +32,22 @@ using RoutingPtr = std::unique_ptr<routecap_routing, Free>;
 
 model::ShapePtr draw_shape(Bytes &in) {
     auto shape = std::make_shared<model::Shape>();
-    shape->k = static_cast<uint32_t>(1 + in.below(3));
-    for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--)
-        shape->layers.push_back(
-            {static_cast<int32_t>(shape->layers.size() * 2), in.pick({8u, 256u, 300u}), 0});
+    const uint64_t columns = in.number(1);
+    shape->k = static_cast<uint32_t>(1 + columns % 3);
+    const bool rules = columns / 3 % 3 == 2;  // whether layers have their own k, and visits
+    for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--) {
+        shape->layers.push_back({static_cast<int32_t>(shape->layers.size() * 2),
+                                 in.pick({8u, 256u, 300u}), 0, shape->k, shape->k});
+        if (!rules) continue;
+        model::Layer &layer = shape->layers.back();
+        if (in.below(4) == 3) layer.k = 1 + static_cast<uint32_t>(in.below(shape->k));
+        layer.least = static_cast<uint32_t>(in.below(layer.k + 1));
+        if (layer.experts == 256 && in.below(2) == 1) layer.experts = 255;
+        if (shape->layers.size() > 1 && in.below(4) == 3) {  // once more
+            const model::Layer &before = shape->layers[shape->layers.size() - 2];
+            layer.index = before.index, layer.visit = before.visit + 1;
+        }
+    }
     return shape;
 }
 
@@ -60,9 +72,12 @@ std::shared_ptr<model::Routing> draw_routing(Bytes &in, const model::ShapePtr &s
         for (size_t l = 0; l < shape->cells(); l++) {
             const bool missing = kind % 8 == 6 && (kind / 8 + l) % 3 != 0;
             row->missing.push_back(missing ? static_cast<uint8_t>(2 + (kind / 64 + l) % 3) : 0);
+            const model::Layer &layer = shape->layers[l];
+            const uint64_t used = layer.k - (p + drift + l) % (layer.k - layer.least + 1);
             for (uint32_t c = 0; c < shape->k; c++)
-                row->ids.push_back(static_cast<uint16_t>(missing ? (c == 0 ? row->missing[l] : 0)
-                                                                 : (p + drift + l + c) % 8));
+                row->ids.push_back(static_cast<uint16_t>(missing    ? (c == 0 ? row->missing[l] : 0)
+                                                         : c < used ? (p + drift + l + c) % 8
+                                                                    : model::kUnused));
         }
         routing->content.emplace(p, std::move(row));
     }
@@ -201,7 +216,7 @@ void damaged(Bytes &in, Data bytes) {
         }
     }
     // What they say is looked at, too: the rows begin at the magic of a routing.
-    const std::string_view magic = "ROUTECAP";
+    const std::string_view magic = "RCAPROWS";
     const auto rows = std::search(bytes.begin(), bytes.end(), magic.begin(), magic.end());
     if (rows - bytes.begin() >= 64 && in.below(4) > 0) {
         const uint32_t check = crc32c(bytes, static_cast<size_t>(rows - bytes.begin()), 48);
@@ -255,13 +270,15 @@ Conversation conversation(const model::ShapePtr &shape) {
     Conversation c;
     c.m.shape = shape;
     std::vector<int32_t> map;
-    std::vector<uint32_t> experts;
+    std::vector<uint32_t> experts, k, least, visit;
     for (const model::Layer &layer : shape->layers)
-        map.push_back(layer.index), experts.push_back(layer.experts);
+        map.push_back(layer.index), experts.push_back(layer.experts), k.push_back(layer.k),
+            least.push_back(layer.least), visit.push_back(layer.visit);
     routecap_sequence_config config{};
     config.struct_size = sizeof config;
     config.layers = static_cast<uint32_t>(map.size()), config.k = shape->k;
     config.layer_map = map.data(), config.layer_experts = experts.data();
+    config.layer_k = k.data(), config.layer_min_k = least.data(), config.layer_visit = visit.data();
     routecap_sequence *sequence = nullptr;
     SAME_STATUS(ROUTECAP_OK, routecap_sequence_create(&config, &sequence));
     c.sequence.reset(sequence);

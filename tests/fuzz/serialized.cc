@@ -22,13 +22,26 @@ using namespace reader;
 // A routing from the input, as the model writes it.
 Data written(Bytes &in) {
     auto shape = std::make_shared<model::Shape>();
-    shape->k = static_cast<uint32_t>(1 + in.below(4));
+    const uint64_t columns = in.number(1);
+    shape->k = static_cast<uint32_t>(1 + columns % 4);
+    const bool rules = columns / 4 % 3 == 2;  // whether layers have their own k, and visits
     shape->id_space = static_cast<int32_t>(in.below(8) == 7);
-    for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--)
-        shape->layers.push_back({shape->layers.empty() ? 0
-                                                       : shape->layers.back().index + 1 +
-                                                             static_cast<int32_t>(in.below(8) == 7),
-                                 in.pick({8u, 8u, 256u, 300u}), in.below(8) == 7});
+    for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--) {
+        shape->layers.push_back(
+            {shape->layers.empty()
+                 ? 0
+                 : shape->layers.back().index + 1 + static_cast<int32_t>(in.below(8) == 7),
+             in.pick({8u, 8u, 256u, 300u}), in.below(8) == 7, shape->k, shape->k});
+        if (!rules) continue;
+        model::Layer &layer = shape->layers.back();
+        if (in.below(4) == 3) layer.k = 1 + static_cast<uint32_t>(in.below(shape->k));
+        layer.least = static_cast<uint32_t>(in.below(layer.k + 1));
+        if (layer.experts == 256 && in.below(2) == 1) layer.experts = 255;
+        if (shape->layers.size() > 1 && in.below(4) == 3) {  // once more
+            const model::Layer &before = shape->layers[shape->layers.size() - 2];
+            layer.index = before.index, layer.visit = before.visit + 1;
+        }
+    }
     model::Routing routing{shape, in.below(8), in.below(24)};
     const uint64_t tags = in.below(4);
     for (uint64_t p = routing.first; p < routing.end(); p++) {
@@ -45,11 +58,13 @@ Data written(Bytes &in) {
             row->missing.push_back(kind % 4 == 2 && (kind / 16 + l) % 3 == 0
                                        ? static_cast<uint8_t>(2 + (kind / 64 + l) % 3)
                                        : 0);
+            const model::Layer &layer = shape->layers[l];
+            const size_t used = layer.k - (kind / 4 + l) % (layer.k - layer.least + 1);
             for (uint32_t c = 0; c < shape->k; c++)
-                row->ids.push_back(
-                    static_cast<uint16_t>(row->valid(l) ? (kind + l + c) % shape->layers[l].experts
-                                          : c == 0      ? row->missing[l]
-                                                        : 0));
+                row->ids.push_back(static_cast<uint16_t>(
+                    row->valid(l) ? (c < used ? (kind + l + c) % layer.experts : model::kUnused)
+                    : c == 0      ? row->missing[l]
+                                  : 0));
         }
         routing.content.emplace(p, std::move(row));
     }
@@ -140,9 +155,7 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     else if (a->f.k != b->f.k || a->f.id_space != b->f.id_space || a->f.layers != b->f.layers)
         expected = ROUTECAP_ERR_SHAPE_MISMATCH;
     for (size_t l = 0; expected == ROUTECAP_OK && l < a->shape->cells(); l++)
-        if (a->shape->layers[l].index != b->shape->layers[l].index ||
-            a->shape->layers[l].experts != b->shape->layers[l].experts)
-            expected = ROUTECAP_ERR_SHAPE_MISMATCH;
+        if (!a->shape->layers[l].same(b->shape->layers[l])) expected = ROUTECAP_ERR_SHAPE_MISMATCH;
     Data made(head.size() + tail.size() + 128);
     routecap_splice splice{};
     splice.struct_size = sizeof splice;

@@ -71,11 +71,12 @@ struct routecap_capturer {
     void look() {
         for (auto &[layer, ids] : memory)
             for (uint32_t row = 0; row < sink.rows(); row++) {
-                const auto begin = ids.begin() + static_cast<ptrdiff_t>(row * shape->k);
-                const std::vector<int64_t> cell(begin, begin + shape->k);
+                const uint32_t k = shape->layers[layer].k;
+                const auto begin = ids.begin() + static_cast<ptrdiff_t>(row * k);
+                const std::vector<int64_t> cell(begin, begin + k);
                 if (std::count(cell.begin(), cell.end(), INT64_MIN) == 0)
                     sink.write(layer, row, cell);
-                std::fill_n(begin, shape->k, INT64_MIN);
+                std::fill_n(begin, k, INT64_MIN);
             }
     }
     RequestPtr open(uint64_t request) const {
@@ -104,7 +105,7 @@ struct routecap_routing {
     std::vector<Segment> memory{};
     std::vector<routecap_segment> segments{};
     std::vector<int32_t> map{}, provenance{};
-    std::vector<uint32_t> experts{};
+    std::vector<uint32_t> experts{}, k{}, least{}, visit{};
 };
 static std::map<const Capturer *, routecap_capturer *> owners;
 
@@ -112,13 +113,18 @@ static int32_t give(int32_t status, RoutingPtr routing, routecap_routing **made)
     *made = status < 0 ? nullptr : new routecap_routing{std::move(routing)};
     return answer(status);
 }
-static ShapePtr shape_of(uint32_t layers, uint32_t k, uint32_t experts, int32_t id_space,
-                         const int32_t *map, const uint32_t *of_layers, const int32_t *provenance) {
-    auto shape = std::make_shared<Shape>(Shape{{}, k, id_space});
-    for (uint32_t l = 0; l < layers; l++)
-        shape->layers.push_back({map != nullptr ? map[l] : static_cast<int32_t>(l),
-                                 of_layers != nullptr ? of_layers[l] : experts,
-                                 provenance != nullptr ? provenance[l] : 0});
+// Of a configuration, or of the view of a routing.
+template <class T>
+static ShapePtr shape_of(const T &c, int32_t id_space, const int32_t *provenance) {
+    auto shape = std::make_shared<Shape>(Shape{{}, c.k, id_space});
+    for (uint32_t l = 0; l < c.layers; l++) {
+        const uint32_t k = c.layer_k != nullptr ? c.layer_k[l] : c.k;
+        shape->layers.push_back({c.layer_map != nullptr ? c.layer_map[l] : static_cast<int32_t>(l),
+                                 c.layer_experts != nullptr ? c.layer_experts[l] : c.experts,
+                                 provenance != nullptr ? provenance[l] : 0, k,
+                                 c.layer_min_k != nullptr ? c.layer_min_k[l] : k,
+                                 c.layer_visit != nullptr ? c.layer_visit[l] : 0});
+    }
     return shape;
 }
 static int32_t of_batch(bool all) { return answer(all ? ROUTECAP_OK : ROUTECAP_PARTIAL); }
@@ -126,8 +132,7 @@ static int32_t of_batch(bool all) { return answer(all ? ROUTECAP_OK : ROUTECAP_P
 // ---- Capturers and steps
 
 int32_t routecap_capturer_create(const routecap_config *c, routecap_capturer **made) {
-    const ShapePtr shape = shape_of(c->layers, c->k, c->experts, c->id_space, c->layer_map,
-                                    c->layer_experts, c->layer_provenance);
+    const ShapePtr shape = shape_of(*c, c->id_space, c->layer_provenance);
     *made = new routecap_capturer{shape, Sink(shape, c->rows),
                                   Capturer(shape, c->slots != 0 ? c->slots : 2, c->flags,
                                            c->max_requests != 0 ? c->max_requests : 65536),
@@ -202,7 +207,7 @@ int32_t routecap_sink_bind(routecap_capturer *, uint32_t, uint32_t, const routec
     return answer(ROUTECAP_OK);
 }
 int32_t routecap_sink_layer(routecap_capturer *c, uint32_t layer, routecap_sink *sink) {
-    const uint32_t rows = c->sink.rows(), k = c->shape->k;
+    const uint32_t rows = c->sink.rows(), k = c->shape->layers[layer].k;
     auto &memory = c->memory.try_emplace(layer, rows * k, INT64_MIN).first->second;
     *sink = {sink->struct_size, ROUTECAP_DTYPE_I64, memory.data(), rows, k, k, 0, 0};
     return answer(ROUTECAP_OK);
@@ -260,7 +265,7 @@ int32_t routecap_step_arrive(routecap_capturer *c, routecap_step step, const rou
     for (uint32_t l = 0; l < c->shape->cells(); l++)
         for (uint32_t r = 0; r < rows->rows; r++) {
             std::vector<int64_t> ids;
-            for (uint32_t column = 0; column < k; column++)
+            for (uint32_t column = 0; column < c->shape->layers[l].k; column++)
                 ids.push_back(
                     element(rows->ids, rows->dtype,
                             static_cast<size_t>(l * layer_stride + r * row_stride + column)));
@@ -570,9 +575,11 @@ int32_t routecap_routing_view(const routecap_routing *shared, routecap_view *vie
     const Shape &shape = *m.shape;
     r->memory.assign(m.rows, {});
     r->segments.clear(), r->map.clear(), r->provenance.clear(), r->experts.clear();
+    r->k.clear(), r->least.clear(), r->visit.clear();
     for (const Layer &layer : shape.layers)
         r->map.push_back(layer.index), r->experts.push_back(layer.experts),
-            r->provenance.push_back(layer.provenance);
+            r->provenance.push_back(layer.provenance), r->k.push_back(layer.k),
+            r->least.push_back(layer.least), r->visit.push_back(layer.visit);
     for (uint64_t i = 0; i < m.rows; i++) {
         const RowPtr row = m.at(m.first + i);
         routecap_segment segment{};
@@ -599,6 +606,8 @@ int32_t routecap_routing_view(const routecap_routing *shared, routecap_view *vie
     view->first = m.first, view->rows = m.rows, view->row_stride = shape.stride();
     view->layer_map = r->map.data(), view->layer_experts = r->experts.data();
     view->layer_provenance = r->provenance.data();
+    view->layer_k = r->k.data(), view->layer_min_k = r->least.data();
+    view->layer_visit = r->visit.data();
     view->segments = r->segments.data(), view->segment_size = sizeof(routecap_segment);
     view->segment_count = r->segments.size();
     return answer(ROUTECAP_OK);
@@ -658,8 +667,7 @@ int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t fl
 }
 int32_t routecap_routing_import(const routecap_view *v, uint32_t, routecap_release release,
                                 void *context, routecap_routing **routing) {
-    const ShapePtr shape = shape_of(v->layers, v->k, v->experts, v->id_space, v->layer_map,
-                                    v->layer_experts, v->layer_provenance);
+    const ShapePtr shape = shape_of(*v, v->id_space, v->layer_provenance);
     auto made = std::make_shared<Routing>(Routing{shape, v->first, v->rows});
     const size_t width = v->row_stride != 0       ? v->row_stride
                          : v->validity_bytes != 0 ? v->validity_bytes
@@ -685,11 +693,13 @@ int32_t routecap_routing_import(const routecap_view *v, uint32_t, routecap_relea
                 row->missing[l] = valid   ? 0
                                   : known ? static_cast<uint8_t>(said)
                                           : static_cast<uint8_t>(ROUTECAP_MISSING_UNWRITTEN);
-                for (size_t k = 0; k < v->k; k++)
-                    row->ids[l * v->k + k] =
-                        static_cast<uint16_t>(valid    ? element(ids, v->dtype, cell + k)
-                                              : k == 0 ? row->missing[l]
-                                                       : 0);
+                for (size_t k = 0; k < v->k; k++) {
+                    const auto id = static_cast<uint16_t>(element(ids, v->dtype, cell + k));
+                    const bool unused = shape->fewer() && id == shape->in_memory(kUnused);
+                    row->ids[l * v->k + k] = valid    ? (unused ? kUnused : id)
+                                             : k == 0 ? row->missing[l]
+                                                      : uint16_t{0};
+                }
             }
             if (s.ids == nullptr) row->tag = 0;
             if (s.ids != nullptr || s.reason != 0) made->content[s.first + at] = row;
@@ -720,8 +730,7 @@ int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const vo
 
 int32_t routecap_sequence_create(const routecap_sequence_config *c, routecap_sequence **sequence) {
     *sequence = new routecap_sequence{};
-    (*sequence)->model.shape =
-        shape_of(c->layers, c->k, c->experts, c->id_space, c->layer_map, c->layer_experts, nullptr);
+    (*sequence)->model.shape = shape_of(*c, c->id_space, nullptr);
     return answer(ROUTECAP_OK);
 }
 void routecap_sequence_free(routecap_sequence *sequence) { delete sequence; }
