@@ -26,15 +26,20 @@ uint64_t mix(uint64_t x) {
     return x ^ x >> 29;
 }
 
-// The k ids of a token in a layer, all different. `drift`: as another kernel would compute them.
-void route(const Shape &shape, uint64_t token, uint32_t layer, bool drift, int64_t *ids) {
+// The ids of a token in a layer's columns, all different, and ROUTECAP_NO_EXPERT after them.
+// `drift`: as another kernel would compute them.
+std::vector<int64_t> route(const Shape &shape, uint64_t token, uint32_t layer, bool drift) {
     const uint64_t x = mix(token + layer * 0x9e3779b97f4a7c15u + drift);
     const uint64_t stride = 1 + (x >> 32) % (shape.experts / shape.k);
+    const uint32_t most = shape.most(layer);
+    const uint64_t used = most - mix(x) % (most - shape.least(layer) + 1);
+    std::vector<int64_t> ids;
     uint64_t id = x % shape.experts;
-    for (uint32_t c = 0; c < shape.k; c++, id += stride) {
+    for (uint32_t c = 0; c < most; c++, id += stride) {
         if (id >= shape.experts) id -= shape.experts;
-        ids[c] = static_cast<int64_t>(id);
+        ids.push_back(c < used ? static_cast<int64_t>(id) : ROUTECAP_NO_EXPERT);
     }
+    return ids;
 }
 
 // The keys of the blocks of which all rows are there, as an engine's block hashes are made.
@@ -55,8 +60,8 @@ std::string Shape::text() const {
     char text[240];
     std::snprintf(
         text, sizeof text,
-        "%u layers, k %u, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s%s",
-        layers, k, experts, rows, slots, dtype, tap, policy, ull(pages),
+        "%u layers, k %u%s, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s%s",
+        layers, k, fewer ? " or fewer" : "", experts, rows, slots, dtype, tap, policy, ull(pages),
         attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "",
         store ? ", a store" : "");
     return text;
@@ -73,26 +78,42 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
                                 shape.dtype != ROUTECAP_DTYPE_ID16_BF16
                             ? shape.dtype
                             : ROUTECAP_DTYPE_I32;
+    std::vector<int32_t> map;
+    std::vector<uint32_t> most, least, visit;
+    model_shape_ = std::make_shared<model::Shape>();
+    model_shape_->k = shape.k;
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        map.push_back(static_cast<int32_t>(shape.fewer ? l / 2 : l));
+        visit.push_back(shape.fewer ? l % 2 : 0);
+        most.push_back(shape.most(l)), least.push_back(shape.least(l));
+        model_shape_->layers.push_back(
+            {map[l], shape.experts, ROUTECAP_PROVENANCE_CAPTURED, most[l], least[l], visit[l]});
+    }
+    if (shape.fewer)
+        config.layer_map = map.data(), config.layer_visit = visit.data(),
+        config.layer_k = most.data(), config.layer_min_k = least.data();
     config.flags = (shape.tap == 3 ? ROUTECAP_CONFIG_EXTERNAL_SINK : 0) |
                    (shape.may_lose ? ROUTECAP_CONFIG_MAY_LOSE : 0) | ROUTECAP_CONFIG_LOAD;
     memory_.struct_size = sizeof memory_;
     SAME_STATUS(ROUTECAP_OK, routecap_config_memory(&config, &memory_));
     config.budget_bytes = shape.pages * memory_.page_bytes;
     SAME_STATUS(ROUTECAP_OK, routecap_capturer_create(&config, &capturer_));
-    model_shape_ = std::make_shared<model::Shape>();
-    model_shape_->k = shape.k;
-    for (uint32_t l = 0; l < shape.layers; l++)
-        model_shape_->layers.push_back(
-            {static_cast<int32_t>(l), shape.experts, ROUTECAP_PROVENANCE_CAPTURED});
     model_ = std::make_unique<model::Capturer>(model_shape_, shape.slots, 0, UINT32_MAX);
     if (shape.store) create_store(config);
     ids_ = static_cast<unsigned char *>(
         device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
     live_ = static_cast<int32_t *>(device_.allocate(sizeof *live_));
     positions_ = static_cast<int64_t *>(device_.allocate(shape.rows * sizeof *positions_));
-    if (shape.tap == 3) {
-        const routecap_sink sink{sizeof sink, ROUTECAP_DTYPE_I32, ids_, shape.rows, shape.k, 0, 0};
-        SAME_STATUS(ROUTECAP_OK, routecap_sink_bind(capturer_, 0, shape.layers, &sink));
+    for (uint32_t l = 0; shape.tap == 3 && l < shape.layers; l += shape.fewer ? 1 : shape.layers) {
+        const routecap_sink sink{sizeof sink,
+                                 ROUTECAP_DTYPE_I32,
+                                 ids_ + size_t{l} * shape.rows * shape.k * 4,
+                                 shape.rows,
+                                 shape.most(l),
+                                 shape.k,
+                                 0};
+        SAME_STATUS(ROUTECAP_OK,
+                    routecap_sink_bind(capturer_, l, shape.fewer ? 1 : shape.layers, &sink));
     }
 }
 
@@ -104,7 +125,6 @@ Engine::~Engine() {
 }
 
 void Engine::create_store(const routecap_config &config) {
-    config_ = config;
     routecap_store_config &store = store_config_;
     SAME_STATUS(ROUTECAP_OK, routecap_store_config_init(&store, sizeof store));
     store.block_rows = shape_.block_rows, store.key_bytes = 8;
@@ -544,6 +564,15 @@ void Engine::schedule(const SequencePtr &s, Batch &batch) {
     batch.guessing.push_back(s);
 }
 
+// A cell's ids in the memory of a routing.
+std::vector<int64_t> Engine::in_view(uint64_t token, uint32_t layer, bool drift) const {
+    std::vector<int64_t> ids = route(shape_, token, layer, drift);
+    ids.resize(shape_.k, ROUTECAP_NO_EXPERT);
+    std::replace(ids.begin(), ids.end(), int64_t{ROUTECAP_NO_EXPERT},
+                 int64_t{model_shape_->in_memory(model::kUnused)});
+    return ids;
+}
+
 // What the routers of a pass compute, on the device; and what the snapshot should hold of it.
 std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, uint32_t silent) {
     const uint32_t k = shape_.k;
@@ -552,26 +581,32 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
     const uint32_t stride = shape_.tap == 3 ? shape_.rows : rows;
     written_.resize(size_t{shape_.layers} * stride * k * size);
     std::vector<model::RowPtr> taken;
-    std::vector<int64_t> ids(k);
     for (size_t r = 0; r < live; r++) {
         auto row = model::empty_row(*model_shape_, ROUTECAP_MISSING_UNWRITTEN);
         row->tag = tag_;
         // A layer with an id that is none, or one twice.
         const uint32_t odd = fault(5) ? static_cast<uint32_t>(below(shape_.layers)) : UINT32_MAX;
         for (uint32_t l = 0; l < shape_.layers; l++) {
-            route(shape_, batch.rows[r].token, l, batch.rows[r].drift, ids.data());
-            if (l == odd) ids[below(k)] = k > 1 && chance(500) ? ids[below(k)] : shape_.experts;
+            std::vector<int64_t> ids = route(shape_, batch.rows[r].token, l, batch.rows[r].drift);
+            // For `experts` may be what says that there is none.
+            const int64_t wrong = shape_.experts + 1;
+            if (l == odd)
+                ids[below(ids.size())] = k > 1 && chance(500) ? ids[below(ids.size())] : wrong;
             if (l != silent) {
-                row->missing[l] = model::judge(ids.data(), k, shape_.experts);
+                row->missing[l] = model::judge(ids, model_shape_->layers[l]);
                 for (uint32_t c = 0; c < k; c++)
-                    row->ids[l * k + c] = static_cast<uint16_t>(row->valid(l) ? ids[c]
-                                                                : c == 0      ? row->missing[l]
-                                                                              : 0);
+                    row->ids[l * k + c] = !row->valid(l)
+                                              ? static_cast<uint16_t>(c == 0 ? row->missing[l] : 0)
+                                          : c < ids.size() && ids[c] != ROUTECAP_NO_EXPERT
+                                              ? static_cast<uint16_t>(ids[c])
+                                              : model::kUnused;
             }
-            unsigned char *to = written_.data() + (size_t{l} * stride + r) * k * size;
-            for (uint32_t c = 0; c < k; c++, to += size) {
-                const int64_t value =
-                    dtype == ROUTECAP_DTYPE_ID16_BF16 ? ids[c] << 16 | 0x3f80 : ids[c];
+            const size_t columns = shape_.tap == 2 ? ids.size() : k;  // of the sink's own row
+            unsigned char *to =
+                written_.data() + size_t{l} * stride * k * size + r * columns * size;
+            for (uint32_t c = 0; c < ids.size(); c++, to += size) {
+                const int64_t id = ids[c] == ROUTECAP_NO_EXPERT ? shape_.none() : ids[c];
+                const int64_t value = dtype == ROUTECAP_DTYPE_ID16_BF16 ? id << 16 | 0x3f80 : id;
                 switch (size) {
                     case 2: std::memcpy(to, &value, 2); break;
                     case 4: std::memcpy(to, &value, 4); break;
@@ -602,6 +637,7 @@ void Engine::record(uint32_t rows, uint32_t silent) {
     source.dtype = dtype;
     source.rows = rows;
     source.live_rows = live_;
+    source.none = shape_.fewer ? static_cast<int32_t>(shape_.none()) : 0;
     std::vector<routecap_layer_source> layers;
     for (uint32_t l = 0; l < shape_.layers; l++) {
         if (l == silent) continue;
@@ -609,7 +645,9 @@ void Engine::record(uint32_t rows, uint32_t silent) {
             routecap_sink sink{};
             sink.struct_size = sizeof sink;
             SAME_STATUS(ROUTECAP_OK, routecap_sink_layer(capturer_, l, &sink));
-            device_.write(sink.ids, written_.data() + l * layer_bytes, layer_bytes);
+            const size_t bytes =
+                shape_.tap == 2 ? layer_bytes / shape_.k * shape_.most(l) : layer_bytes;
+            device_.write(sink.ids, written_.data() + l * layer_bytes, bytes);
             continue;
         }
         layers.push_back({l, 0, ids_ + l * layer_bytes, nullptr});
@@ -753,10 +791,7 @@ void Engine::compare(Result result) {
                                    const std::vector<int64_t> &ids) {
         cells_refused_++;
         if (ids.empty()) return;
-        std::vector<int64_t> right(shape_.k);
-        route(shape_, result.sequence->tokens[position], static_cast<uint32_t>(layer), false,
-              right.data());
-        if (ids != right)
+        if (ids != in_view(result.sequence->tokens[position], static_cast<uint32_t>(layer), false))
             check::fail("row %llu layer %zu is there and should be missing", ull(position), layer);
     };
     const check::Refused refused = shape_.pages != 0 && shape_.attaches ? any : nullptr;
@@ -846,7 +881,7 @@ void Engine::compare_running(uint64_t random) {
                           s->tokens.begin() + known);
     }
     uint64_t compared = 0;
-    std::vector<int64_t> ids(shape_.k), got(shape_.k);
+    std::vector<int64_t> got(shape_.k);
     for (size_t i = 0; i < view.segment_count; i++) {
         const routecap_segment &segment = view.segments[i];
         if (segment.ids == nullptr || segment.first >= end) continue;
@@ -858,10 +893,10 @@ void Engine::compare_running(uint64_t random) {
                 if (position >= begin + tokens.size())
                     check::fail("a reader found row %llu of %llu tokens", ull(position),
                                 ull(begin + tokens.size()));
-                for (uint32_t c = 0; c < shape_.k; c++) got[c] = id_of_cell(view, segment, r, l, c);
+                for (uint32_t c = 0; c < shape_.k; c++)
+                    got[c] = static_cast<uint16_t>(id_of_cell(view, segment, r, l, c));
                 const auto computed = [&](bool drift) {
-                    route(shape_, tokens[position - begin], l, drift, ids.data());
-                    return got == ids;
+                    return got == in_view(tokens[position - begin], l, drift);
                 };
                 if (!computed(false) && !computed(true))
                     check::fail("a reader found other ids in row %llu layer %u", ull(position), l);

@@ -7,6 +7,7 @@
 #include <device.h>
 #include <routecap.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -38,6 +39,12 @@ struct Shape {
     // cut or computed otherwise then, so that every block is whole whoever publishes it first.
     bool store;
     uint32_t block_rows;
+    // A k of each layer, fewer experts for some tokens, and a decoder that runs layers twice.
+    bool fewer;
+    uint32_t most(uint32_t layer) const { return fewer ? k - layer % std::min(k, 3u) : k; }
+    uint32_t least(uint32_t layer) const { return fewer ? most(layer) / 2 : k; }
+    // In memory that routers write.
+    int64_t none() const { return tap >= 2 ? int64_t{ROUTECAP_NO_EXPERT} : int64_t{experts}; }
     std::string text() const;
 };
 
@@ -150,6 +157,7 @@ private:
     void span(const SequencePtr &s, uint64_t position, const std::vector<uint64_t> &tokens,
               uint32_t flags, Batch &batch);
     void forward(Batch &batch);
+    std::vector<int64_t> in_view(uint64_t token, uint32_t layer, bool drift) const;
     std::vector<model::RowPtr> write_ids(const Batch &batch, uint32_t rows, uint32_t silent);
     void pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots);
     void record(uint32_t rows, uint32_t silent);
@@ -166,7 +174,6 @@ private:
     routecap_store *store_ = nullptr;
     std::shared_ptr<model::Shape> model_shape_;
     std::unique_ptr<model::Capturer> model_;
-    routecap_config config_{};
     routecap_store_config store_config_{};
     model::StorePtr blocks_;  // of the store
     uint64_t named_ = 0;      // blocks in calls of publish

@@ -56,6 +56,7 @@ soak::Shape shape_of(std::mt19937_64 &random) {
     shape.pages = random() % 4 == 0 ? 4 + random() % (3 * shape.sequences) : 0;
     shape.attaches = shape.pages == 0 || random() % 4 == 0;
     shape.may_lose = random() % 4 == 0;
+    shape.fewer = random() % 3 == 0;
     if (with_store == 0) return shape;
     shape.pages = 0;
     shape.may_lose = false;
