@@ -108,6 +108,49 @@ plants asan-ubsan api '^api[.]' "the most memory in use is not noted" src/rows/p
     's/^ *note_peak\(used \+ bytes\);//'
 plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/store.cc \
     's/^( *)pool_->unreserve\(block_bytes_\);/\1;/'
+# Cells that need not have k experts, and layers that are visited again.
+fewer() { plants asan-ubsan fewer '^fewer[.]' "$@"; }
+fewer "a cell may have fewer experts than the least" src/base/shape.h \
+    's/while \(n > of\.least\[layer\] \&\& /while (n > 0 \&\& /'
+fewer "a shape is uniform whatever the least" src/base/shape.h 's/layers\.k\[l\] != k \|\| layers\.least\[l\] != k/layers.k[l] != k/'
+fewer "a byte holds 256 experts and the mark of none" src/base/shape.h 's/is_uniform\(k, layers\) \? 256 : 255/256/'
+fewer "layers have no visits" src/base/shape.h 's/return \{map\[l\], visit\[l\]\}/return {map[l], 0}/'
+fewer "columns without an expert are not marked in a record" kernels/snapshot.h \
+    's/c < k; c\+\+\) out\[c\] = kUnused<Id>;/c < k; c++) out[c] = 0;/'
+fewer "the snapshot asks for no least" kernels/snapshot.h 's/while \(used > rule\.least \&\& /while (used > 0 \&\& /'
+fewer "the snapshot looks for distinct ids in all columns" kernels/snapshot.h \
+    's/distinct<Id, K>\(out\.id, used\)/distinct<Id, K>(out.id, width)/'
+fewer "a source does not say that no expert was chosen" kernels/record.h 's/return kNoExpert;/return kInvalidId;/'
+fewer "what a source says of no expert goes through its table" kernels/record.h \
+    's/if \(K == 0 \&\& source\.none != 0 \&\& id == source\.none\)/if (K == 0 \&\& layer.table == nullptr \&\& source.none != 0 \&\& id == source.none)/'
+fewer "the none of a source is signed in all dtypes" src/capture/record.cc 's/is_unsigned = s\.dtype == /is_unsigned = 0 == /'
+fewer "a source says that no expert was chosen where one must be" src/capture/record.cc \
+    's/s\.none != 0 \&\& rule\.least == rule\.k/s.none != 0 \&\& rule.k == 0/'
+fewer "a sink that is given out has the k of all layers" src/backend/sink.cc 's/\.k = l\.rule\.k,/.k = k_,/'
+fewer "a sink is bound with the k of all layers" src/backend/sink.cc 's/k = layers_\[first_layer\]\.rule\.k;/k = k_;/'
+fewer "logits choose k experts in each layer" src/backend/host/host_backend.cc 's/logits, sink\.rule\.k, sink,/logits, shape_->k, sink,/'
+fewer "columns without an expert are counted in the load" src/load/load_counter.cc \
+    's/used = shape_->count\(rows, l\);/used = shape_->of.k[l];/'
+fewer "a copy fills columns without an expert" src/routing/copy_out.cc 's/valid \? plan\.none : plan\.fill/plan.fill/'
+fewer "a missing cell of a copy looks like one without experts" src/routing/copy_out.cc \
+    's/if \(!shape\.uniform \&\& mask == nullptr \&\& written ==/if (shape.experts == 0 \&\& written ==/'
+fewer "a column without an expert looks like one in a copy" src/routing/copy_out.cc 's/limit\.written\(o\.none\) < shape\.experts/shape.experts == 0/'
+fewer "an array has experts behind the last" src/routing/import.cc 's/good \&= ids\[c\] == kernels::kUnused<Id>;/;/'
+fewer "a wider routing has zeros without an expert" src/routing/routing.cc 's/(used\} \* to_\.id_bytes, )0xff,/\10,/'
+fewer "layers of different rules are merged" src/routing/routing.cc \
+    's/if \(s\.rules\[l\] != layer\.of->rules\[layer\.layer\]\) return nullptr;//'
+fewer "a file has no least" src/routing/serialized.cc 's/shape\.of\.least\[l\], /shape.of.k[l], /'
+fewer "a file has no visits" src/routing/serialized.cc 's/shape\.of\.visit\[l\]\};/0};/'
+fewer "a plan copies the marks of columns without an expert" src/plan/row_writer.cc 's/if constexpr \(K == 0\) mark_unused\(to, from, l\);//'
+fewer "a plan fills k columns in each layer" src/plan/row_writer.cc 's/used = plan_\.layers\(\)\[layer\]\.rule\.k;/used = plan_.k();/'
+fewer "a plan counts k experts in each layer" src/plan/row_writer.cc 's/const uint32_t k = at\.rule\.k;/const uint32_t k = plan_.k();/'
+fewer "an upload has the marks of columns without an expert" kernels/unpack.h \
+    's/(wide\[c - 1\] = static_cast<T>\()header\.filler\.none_value\)/\1narrow[c - 1])/'
+fewer "an upload fills k columns in each layer" kernels/unpack.h 's/used = columns<K>\(at\.rule\.k\), /used = columns<K>(shape.k), /'
+fewer "a plan takes layers of other rules" src/plan/sources.cc 's/if \(rule != plans\)/if (rule.experts != plans.experts)/'
+fewer "a lost cell of a plan looks like one without experts" src/plan/plan.cc 's/\(!ids_->uniform \&\& written == /(false \&\& written == /'
+fewer "a scattered cell may have fewer than the least" src/plan/scatter.cc 's/while \(used > rule\.least \&\& /while (used > 0 \&\& /'
+fewer "a scattered cell may have more than its layer" src/plan/scatter.cc 's/in_range = used <= rule\.k;/in_range = true;/'
 # The package.
 plants python - bindings/python/tests/test_routing.py "a slice of a routing begins elsewhere" \
     bindings/python/src/routecap/_routing.py 's/return self\.slice\(self\.first \+ start,/return self.slice(start,/'

@@ -127,8 +127,8 @@ ctest_in() {
 # code, its calls in the hot path, and what happens under a lock. `every-test` has all programs, and
 # on a device the random traffic of `Promises`, which is here on the host alone.
 against_installed() {
-    build_tests scenarios api recording hot_path locks blocked protocol vectors{,_author} device fake_cuda fake_test trace trace_cuda no_driver &&
-        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|vectors_have_an_author|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
+    build_tests scenarios api recording fewer hot_path locks blocked protocol vectors{,_author} device fake_cuda fake_test trace trace_cuda no_driver &&
+        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|fewer|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|vectors_have_an_author|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
 }
 every_test() { build_tests all && ctest_in build/tests; }
 
@@ -149,9 +149,9 @@ asan_checks+=,nonnull-attribute,returns-nonnull-attribute,builtin
 asan() {
     configure_sanitized asan -B build/asan_part -DROUTECAP_SANITIZE=$asan_checks '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1 -DNDEBUG' \
         -DROUTECAP_CUDA=OFF -DROUTECAP_FUZZ_ONE_OF=16 &&
-        locked asan cmake --build build/asan_part -j "$jobs" --target api scenarios wire sequence plan store vectors \
+        locked asan cmake --build build/asan_part -j "$jobs" --target api scenarios fewer wire sequence plan store vectors \
             fuzz_{serialized,operations,wire,sequence} &&
-        ROUTECAP_TEST_ONE_OF=4 ctest_in build/asan_part -R '^(api|scenarios|wire|sequence|plan|store)[.]|^fuzz[.]|^vectors$' \
+        ROUTECAP_TEST_ONE_OF=4 ctest_in build/asan_part -R '^(api|scenarios|fewer|wire|sequence|plan|store)[.]|^fuzz[.]|^vectors$' \
             -LE '^slow$' -E 'F24_next_step|F27_memory|F34_large'
 }
 every_asan() {
