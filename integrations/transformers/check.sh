@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the example with the model of tests/model, and the tests of routecap_transformers on the
 # CPU. usage: check.sh [--full | --conform] [PREFIX]. --full has the tests in transformers 5.23, the
-# last version whose models call a cache otherwise, and many random mixtures, alone. --conform has ten
-# clean runs in each precision, in which conform must find nothing, and runs with a planted fault,
-# which it must find.
+# last version whose models call a cache otherwise, what is marked slow, and many random mixtures,
+# alone. --conform has ten clean runs in each precision, in which conform must find nothing, and runs
+# with a planted fault, which it must find.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 full=0 conform=0
@@ -22,6 +22,7 @@ if [ $full = 1 ]; then
     install_transformers 5.23.0
     tests "tests, transformers 5.23.0" "$transformers_python" -m pytest integrations/transformers/tests
     install_transformers
+    tests "what takes long" "$transformers_python" -m pytest -m slow integrations/transformers/tests
     tests "200 random mixtures of each family" env ROUTECAP_MIXTURES=200 "$transformers_python" -m pytest integrations/transformers/tests/test_mixtures.py
     closing
     exit
@@ -43,5 +44,5 @@ examples=integrations/transformers/examples
 check "tokens of each expert are those of hooks" prints " 0 counts differ from those of hooks" "$transformers_python" $examples/calibration.py
 check "a step needs the experts that hooks saw" prints "as hooks on the routers saw" "$transformers_python" $examples/caches.py
 check "an engine that is a step behind drifts more" "$transformers_python" $examples/drift.py
-tests "tests" "$transformers_python" -m pytest integrations/transformers/tests
+tests "tests" "$transformers_python" -m pytest -m "not slow" integrations/transformers/tests
 closing

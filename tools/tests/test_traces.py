@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 import routecap
 from routecap import Sample, experts
@@ -82,11 +81,10 @@ def test_files_have_a_line_for_each_cell_that_is_there(
     monkeypatch.setattr(traces, "_CELLS", at_a_time)
     table = traces.trace(samples_of(requests))
     wanted = lines_of(requests)
-    for ending in traces.ENDINGS:
+    for ending in set(traces.ENDINGS) - {".parquet"}:
         assert traces.write(tmp_path / f"t{ending}", table) == len(wanted)
     with (tmp_path / "t.jsonl").open() as file:
         assert [json.loads(line) for line in file] == wanted
-    assert pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist() == wanted
     with (tmp_path / "t.csv").open(newline="") as file:
         for line, cell in zip(csv.DictReader(file), wanted, strict=True):
             chosen = [int(line.pop(f"expert_{i}")) for i in range(table.rows.k)]
@@ -94,6 +92,23 @@ def test_files_have_a_line_for_each_cell_that_is_there(
                 name: value if name == "experts" else str(value) for name, value in cell.items()
             }
     assert [each.suffix for each in tmp_path.iterdir() if each.suffix == ".part"] == []
+
+
+@pytest.mark.slow  # pyarrow has 170 MB
+@pytest.mark.parametrize("at_a_time", [3, 1 << 16])
+def test_parquet_has_a_line_for_each_cell_that_is_there(
+    requests: dict[str, Request],
+    tmp_path: Path,
+    at_a_time: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pyarrow.parquet
+
+    monkeypatch.setattr(traces, "_CELLS", at_a_time)
+    wanted, path = lines_of(requests), tmp_path / "t.parquet"
+    assert traces.write(path, traces.trace(samples_of(requests))) == len(wanted)
+    assert pyarrow.parquet.read_table(path).to_pylist() == wanted
+    assert [each.suffix for each in tmp_path.iterdir()] == [".parquet"]
 
 
 def test_a_step_needs_the_experts_of_all_its_requests(requests: dict[str, Request]) -> None:

@@ -21,6 +21,11 @@ UNFOLLOWED = "compiled forward passes run, and nobody said whose their rows are"
 Run = Callable[..., Any]
 
 
+def slow(*values: Any) -> Any:
+    """What differs from another case in where the same is called."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def reset() -> Iterator[None]:
     torch.compiler.reset()
@@ -86,10 +91,10 @@ def decoder_compiled_before_attach(model: Any) -> tuple[Capture, Run]:
     [
         attach_to_what_compile_returned,
         forward_compiled_behind_attach,
-        forward_compiled_before_attach,
+        slow(forward_compiled_before_attach),
         layers_compiled_behind_attach,
-        layers_compiled_before_attach,
-        decoder_compiled_before_attach,
+        slow(layers_compiled_before_attach),
+        slow(decoder_compiled_before_attach),
     ],
 )
 def test_rows_are_those_of_the_eager_model(way: Callable[[Any], tuple[Capture, Run]]) -> None:
@@ -150,11 +155,11 @@ def decoder_ran_before_attach(model: Any) -> tuple[Capture, Run]:
     ("way", "passes", "said"),
     [
         (whole_compiled_behind_attach, 2, UNFOLLOWED),  # issue() may be called behind the first
-        (compiled_in_place_behind_attach, 2, UNFOLLOWED),
+        slow(compiled_in_place_behind_attach, 2, UNFOLLOWED),
         (whole_ran_before_attach, 1, BEFORE),
-        (forward_ran_before_attach, 1, BEFORE),
+        slow(forward_ran_before_attach, 1, BEFORE),
         (layers_ran_before_attach, 1, NOT_SEEN),
-        (decoder_ran_before_attach, 1, NOT_SEEN),
+        slow(decoder_ran_before_attach, 1, NOT_SEEN),
     ],
 )
 def test_what_cannot_be_captured_is_said_when_it_runs(

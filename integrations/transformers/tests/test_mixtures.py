@@ -22,7 +22,7 @@ from routecap_transformers import attach
 from transformers import DynamicCache, StaticCache
 
 MIXED = ["qwen3_moe", "mixtral", "olmoe", "deepseek_v3", "gpt_oss", "longcat_flash"]
-SEEDS = int(os.environ.get("ROUTECAP_MIXTURES", "5"))
+SEEDS = int(os.environ.get("ROUTECAP_MIXTURES", "2"))
 ROOM = 64
 
 Column = np.ndarray

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 6d95b28454e0aa481a582014e46b73e809ab21eb9925bc1f4016dca1d692f3e3
+// Of headers with the SHA-256 67a4a4ed33e7c8d45a967a1b13c1a48e5c7a4f115ff0029080f98529efeef4ca
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1216,8 +1216,9 @@ pub struct routecap_source {
     /// 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP
     pub flags: routecap_source_flags,
     /// the number that says that no expert was chosen, such as -1 or
-    /// the number of experts; 0: no number does, and -1 is out of
-    /// range. Only where layer_min_k allows fewer than layer_k
+    /// the number of experts; with U32 a negative one in two's
+    /// complement. 0: no number does, and -1 is out of range. Only
+    /// where layer_min_k allows fewer than layer_k
     pub none: i32,
     /// with weights: the capturer's weights_dtype; otherwise 0
     pub weights_dtype: routecap_dtype,
@@ -4913,8 +4914,8 @@ unsafe extern "C" {
     /// @param[in] dst_bytes      Size of dst, in bytes: ids_bytes of the plan's shape or more.
     /// @param[out] classes       [rows, layers] or [layers, rows] bytes: ROUTECAP_PLAN_CLASS_*. NULL:
     ///                           not wanted. NULL is ROUTECAP_ERR_ARGUMENT if lost cells could not be
-    ///                           told from experts: with LOST_BALANCED, or with LOST_MARK and an
-    ///                           expert's id as lost_value.
+    ///                           told from valid ones: with LOST_BALANCED, or with LOST_MARK and an
+    ///                           expert's id or none_value as lost_value.
     /// @param[in] classes_bytes  Size of classes, in bytes: classes_bytes of the plan's shape or more.
     /// @param[out] report        What became of the cells; may be NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (cells are lost); ROUTECAP_ERR_INCOMPLETE (LOST_ERROR,
