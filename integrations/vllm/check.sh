@@ -80,6 +80,7 @@ check_0.33() {
     for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
         check "0.33: rows of the blocks that are hit, slots_033.py $options" "$python" integrations/vllm/tests/real/slots_033.py $options
     done
+    check "0.33: two tensor-parallel ranks, parallel.py" "$python" integrations/vllm/tests/real/parallel.py tensor --prefix --requests 24
     check "0.33: a saved load for its balancer, load.py" "$python" integrations/vllm/tests/real/load.py
 }
 

@@ -13,6 +13,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 from releases import V2
 
 if V2:
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # of an embedding that is cut among ranks
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.backends
 
@@ -71,6 +72,8 @@ def as_on_a_gpu(config):
     chosen = config.parallel_config.distributed_executor_backend
     update_config(config)
     config.parallel_config.distributed_executor_backend = chosen or "uni"
+    if V2 and chosen == "mp":  # workers have what is replaced here before they import anything
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
 
 CpuPlatform.check_and_update_config = staticmethod(as_on_a_gpu)

@@ -1,9 +1,11 @@
-"""Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose.
+"""Several GPUs: what callers of vLLM's engine get, and what the routers of every rank chose. For
+0.21, and from 0.31 on, where vLLM refuses pipelines and --prefix is needed.
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
                         [--prefix] [--balance]
 
-    tensor    tensor parallel: workers in processes of their own, all of which route the same tokens
+    tensor    tensor parallel: workers in processes of their own, which all route the same tokens.
+              From 0.31 on also without a GPU
     expert    the same, and each rank has its own experts
     pipeline  pipeline parallel: each rank has layers of its own. Also without a GPU
     data      data parallel: an engine for each rank, with requests of its own. Also without a GPU
@@ -43,8 +45,13 @@ def in_every_process():
     """An oracle comes with vLLM's plugins, into every process that they come into."""
     folder = Path(tempfile.mkdtemp())
     (folder / "oracle_plugin.py").write_text(
-        "import engine\n\n\ndef install():\n"
-        "    engine.ORACLE = getattr(engine, 'ORACLE', None) or engine.Oracle(8192)\n"
+        "import engine\nimport releases\n\n\ndef install():\n"
+        "    if not hasattr(engine, 'ORACLE'):\n"
+        "        if releases.AUX_OUTPUT:\n"
+        "            from oracle import Oracle\n"
+        "            engine.ORACLE = Oracle(releases.BLOCK)\n"
+        "        else:\n"
+        "            engine.ORACLE = engine.Oracle(8192)\n"
         "    if engine.ON_CPU:\n        engine.cpu.without_streams()\n"
     )
     about = folder / "oracle_plugin-0.dist-info"
@@ -76,24 +83,39 @@ def draw_weights(worker):
 
 def forget(worker):
     import engine
+    import releases
 
-    engine.ORACLE.forget()
+    if not releases.AUX_OUTPUT:  # there it hears of requests alone
+        engine.ORACLE.forget()
 
 
 def rows(worker):
+    """{request: {position: [([layers, k], version)]}}, of what it computed."""
     import engine
+    import releases
 
-    return pickle.dumps(engine.ORACLE.rows())  # vLLM's own encoding leaves arrays in parts
+    found = {}
+    if not releases.AUX_OUTPUT:
+        found = engine.ORACLE.rows()
+    else:
+        assert not +engine.ORACLE.odd, engine.ORACLE.odd
+        for name, lives in engine.ORACLE.lives.items():
+            own = {at: [(row.ids, row.version)] for at, row in lives[-1].items() if not row.hit}
+            found[name] = own
+    return pickle.dumps(found)  # vLLM's own encoding leaves arrays in parts
 
 
 def one_engine(rank):
     """Traffic through one engine, judged. Its counts."""
     import engine
     import numpy as np
+    import releases
 
     model, vocabulary = ("tiny", 2048) if engine.ON_CPU else ("small", 32768)
     scale = 8 if engine.ON_CPU else 1
     more = engine.cache_of(options.kv) | {"enable_prefix_caching": options.prefix}
+    if releases.AUX_OUTPUT:
+        more["block_size"] = releases.BLOCK
     if options.kind != "data" and options.ranks > 1:
         size = "pipeline" if options.kind == "pipeline" else "tensor"
         more[f"{size}_parallel_size"] = options.ranks
