@@ -27,7 +27,7 @@ pub fn print(name: &str, routing: &Routing) -> routecap::Result<()> {
     }
     for ((layer, experts), decoder_layer) in (0..).zip(view.layer_experts()).zip(view.layer_map()) {
         let mut load = vec![0; *experts as usize];
-        let cells: Vec<_> = view.iter().filter_map(|row| row.cell(layer)).collect();
+        let cells: Vec<_> = view.iter().filter_map(|row| row.experts(layer)).collect();
         cells.iter().flat_map(|ids| ids.iter()).for_each(|expert| load[usize::from(expert)] += 1);
         let (expert, rows) =
             load.iter().enumerate().rev().max_by_key(|(_, rows)| **rows).unwrap_or((0, &0));
