@@ -4,6 +4,7 @@ a plain computation in NumPy over lists of experts.
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -225,15 +226,11 @@ def test_layers_with_rules_of_their_own_are_merged_by_index_and_visit() -> None:
     assert (merged.ids() == whole.ids()).all()
     for name, expected in RULES.items():
         assert getattr(merged, name).tolist() == expected
+    other = Routing.from_arrays(
+        np.zeros((8, 1, K), int) + np.arange(K), experts=EXPERTS, layer_map=[2], layer_min_k=[1]
+    )
     with pytest.raises(Error) as refused:
-        routecap.merge(
-            [
-                whole,
-                Routing.from_arrays(
-                    padded(rows)[:, :1], experts=EXPERTS, layer_map=[2], layer_min_k=[1]
-                ),
-            ]
-        )
+        routecap.merge([whole, other])
     assert refused.value.status is routecap.Status.ERR_SHAPE_MISMATCH
 
 
@@ -251,9 +248,11 @@ def captured(taken: routecap.Capturer, rows: list[list[Cell]], record: Any, **mo
     taken.begin(len(rows))
     record()
     taken.snapshot()
-    taken.issue(routecap.spans([(request, 0, 0, len(rows))]), **more)
+    taken.issue(routecap.spans(1, request=int(request), rows=len(rows)), **more)
     taken.progress()
-    return request.finish()
+    routing = request.finish()
+    routing.wait()
+    return routing
 
 
 def test_a_capturer_says_its_rules() -> None:
@@ -338,7 +337,7 @@ def test_extracting_into_an_array_takes_both_numbers() -> None:
             assert isinstance(sink, np.ndarray)
             sink[:5] = ids[:, layer, :k]
         taken.snapshot()
-        taken.issue(routecap.spans([(request, 0, 0, 5)]))
+        taken.issue(routecap.spans(1, request=int(request), rows=5))
         taken.progress()
         out = np.empty((5, LAYERS, K), np.int16)
         request.extract_into(out, none=77)
@@ -392,6 +391,53 @@ def test_a_store_and_a_sequence_take_rows_with_the_same_rules_alone() -> None:
 
 # ---- Plans
 
+GOLDEN = Path(__file__).parents[3] / "tests" / "plan" / "golden" / "fewer.json"
+
+
+@pytest.mark.parametrize("case", json.loads(GOLDEN.read_text()), ids=lambda case: case["order"])
+def test_the_golden_cells_with_fewer_experts_are_gathered_and_scattered(case: Any) -> None:
+    rules = {name: case[name] for name in ("layer_k", "layer_min_k")}
+    rules["layer_visit"] = case["visits"]
+    routings = [
+        Routing.from_arrays(
+            np.array(
+                [
+                    [
+                        (c or []) + [-2 if c is not None else -1] * (case["k"] - len(c or []))
+                        for c in row
+                    ]
+                    for row in rows
+                ],
+                np.int64,
+            ).reshape(len(rows), len(case["layers"]), case["k"]),
+            experts=case["experts"],
+            layer_map=case["layers"],
+            **rules,
+        )
+        for rows in case["cells"]
+    ]
+    plan = routecap.Plan(
+        case["lengths"],
+        layers=case["layers"],
+        k=case["k"],
+        experts=case["experts"],
+        order=case["order"],
+        fill="balanced" if case["fill"] is None else case["fill"],
+        lost=case["lost"],
+        none=case["none"],
+        **rules,
+    )
+    gathered = plan.gather(routings)
+    assert gathered.ids.ravel().tolist() == case["ids"]
+    assert gathered.classes.ravel().tolist() == case["classes"]
+    assert gathered.report.cells_lost == case["cells_lost"]
+    packed, out = np.zeros(plan.packed_bytes, np.uint8), np.empty(plan.shape, plan.dtype)
+    plan.pack(routings, packed)
+    plan.unpack(packed, out)
+    assert (out == gathered.ids).all()
+    for routing, back in zip(routings, plan.scatter(out, gathered.classes), strict=True):
+        assert (back.ids()[: routing.rows] == routing.ids()).all()
+
 
 def test_a_plan_lays_out_fewer_experts_with_its_number_and_reads_them_back() -> None:
     rows = [cells(5, 1), cells(3, 2)]
@@ -419,7 +465,7 @@ def test_a_plan_lays_out_fewer_experts_with_its_number_and_reads_them_back() -> 
         plan.unpack(packed, out)
         assert (by_row(out) == expected).all()
         for routing, back in zip(routings, plan.scatter(gathered.ids, gathered.classes)):
-            assert (back.ids() == routing.ids()).all()
+            assert (back.ids()[: routing.rows] == routing.ids()).all()
             assert back.layer_min_k.tolist() == RULES["layer_min_k"]
 
 
