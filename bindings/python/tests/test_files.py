@@ -151,6 +151,9 @@ def test_safetensors_need_no_routecap(holey: routecap.Routing, tmp_path: Path) -
             "first",
             "layer_map",
             "layer_experts",
+            "layer_k",
+            "layer_min_k",
+            "layer_visit",
             "layer_provenance",
         )
     }

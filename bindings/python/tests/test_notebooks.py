@@ -121,6 +121,7 @@ def test_sequences_plans_capturers_and_counters_are_shown(
         *(3, 1, 3, 20, 0),
         routing.layer_map,
         routing.layer_experts,
+        routing.layer_visit,
     )
     counted, own = text_of(load), text_of(routing)
     assert "Load of 3 steps" in counted and "20 rows of prefill" in counted

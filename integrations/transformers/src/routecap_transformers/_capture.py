@@ -161,9 +161,7 @@ class Capture(Followed):
             "layer_k": [tap.k for tap in taps],
             "layer_map": [tap.layer for tap in taps],
             "layer_experts": [tap.experts for tap in taps],
-            "layer_provenance": [
-                "captured" if tap.router is None else "recomputed" for tap in taps
-            ],
+            "layer_provenance": ["recomputed" if tap.router else "captured" for tap in taps],
             "rows": _ROWS,
             "slots": _SLOTS,
         }
