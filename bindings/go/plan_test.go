@@ -296,6 +296,138 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 	}
 }
 
+// What layers with rules of their own gather, pack and give back: tests/plan/golden/fewer.json.
+func TestAPlanGathersTheGoldenCellsWithFewerExperts(t *testing.T) {
+	text, err := os.ReadFile("../../tests/plan/golden/fewer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Lengths              []uint64
+		Layers               []int32
+		Visits               []uint32
+		Layer_k, Layer_min_k []uint32
+		K, Experts           uint32
+		None, Lost           int64
+		Fill                 *int64
+		Order                string
+		Cells                [][][]*[]int
+		Ids                  []int64
+		Classes              []int
+		Cells_lost           uint64
+	}
+	if err := json.Unmarshal(text, &cases); err != nil || len(cases) == 0 {
+		t.Fatal(err, len(cases))
+	}
+	for _, golden := range cases {
+		config := routecap.DefaultPlanConfig()
+		config.Lengths, config.LayerMap, config.LayerVisit = golden.Lengths, golden.Layers, golden.Visits
+		config.LayerK, config.LayerMinK = golden.Layer_k, golden.Layer_min_k
+		config.K, config.Experts, config.NoneValue, config.LostValue = golden.K, golden.Experts, golden.None, golden.Lost
+		if golden.Order == "layer_major" {
+			config.Order = routecap.OrderLayerMajor
+		}
+		if golden.Fill != nil {
+			config.Fill, config.FillValue = routecap.PlanFillValue, *golden.Fill
+		}
+		var sources []routecap.PlanSource
+		for sample, rows := range golden.Cells {
+			var ids, validity []uint8
+			for _, row := range rows {
+				valid := uint8(0)
+				for layer, cell := range row {
+					columns := slices.Repeat([]uint8{255}, int(golden.K))
+					if cell != nil {
+						valid |= 1 << layer
+						for column, id := range *cell {
+							columns[column] = uint8(id)
+						}
+					}
+					ids = append(ids, columns...)
+				}
+				validity = append(validity, valid)
+			}
+			view := routecap.View{
+				DType: routecap.DTypeU8, Layers: uint32(len(golden.Layers)), K: golden.K, Experts: golden.Experts, Rows: uint64(len(rows)),
+				LayerMap: golden.Layers, LayerVisit: golden.Visits, LayerK: golden.Layer_k, LayerMinK: golden.Layer_min_k,
+			}
+			if len(rows) > 0 {
+				view.Segments = []routecap.Segment{{Rows: uint64(len(rows)), IDs8: ids, Validity: validity}}
+			}
+			routing, _, err := routecap.Import(view, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { routing.Close() })
+			expectCells(t, routing, golden.Cells[sample])
+			sources = append(sources, routecap.PlanSource{Sample: sample, Routing: routing})
+		}
+		plan, err := routecap.NewPlan[int64](config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, classes := make([]int64, len(golden.Ids)), make([]uint8, len(golden.Classes))
+		report, _, err := plan.Gather(sources, ids, classes)
+		if err != nil || report.CellsLost != golden.Cells_lost || !slices.Equal(ids, golden.Ids) {
+			t.Fatal(err, report, ids, golden.Ids)
+		}
+		for at, class := range golden.Classes {
+			if int(classes[at]) != class {
+				t.Fatal(at, classes, golden.Classes)
+			}
+		}
+		shape, err := plan.Describe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed := make([]byte, shape.PackedBytes)
+		if _, _, err := plan.Pack(sources, packed); err != nil {
+			t.Fatal(err)
+		}
+		clear(ids)
+		if err := plan.UnpackOnHost(packed, ids, nil); err != nil || !slices.Equal(ids, golden.Ids) {
+			t.Fatal(err, ids)
+		}
+		routings, _, err := plan.Scatter(ids, classes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for sample, routing := range routings {
+			expectCells(t, routing, golden.Cells[sample])
+			routing.Close()
+		}
+		plan.Close()
+	}
+}
+
+// expectCells compares the first rows of a routing, and counts the experts of each cell.
+func expectCells(t *testing.T, routing *routecap.Routing, rows [][]*[]int) {
+	t.Helper()
+	view, err := routing.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for position, row := range view.All() {
+		if position >= uint64(len(rows)) {
+			break
+		}
+		for layer, cell := range rows[position] {
+			var wanted []int
+			for column := range int(view.K) {
+				switch id := row.ID(layer, column); {
+				case cell == nil && id != -1, cell != nil && column >= len(*cell) && id != routecap.NoExpert:
+					t.Fatal(position, layer, column, id)
+				case cell != nil && column < len(*cell):
+					wanted = append(wanted, (*cell)[column])
+				}
+			}
+			if row.Valid(layer) != (cell != nil) || row.Count(layer) != len(wanted) || !slices.Equal(row.AppendIDs(nil, layer), wanted) {
+				t.Fatal(position, layer, row.AppendIDs(nil, layer), wanted)
+			}
+		}
+	}
+}
+
 func TestAPlanScattersWhatItGathers(t *testing.T) {
 	config := routecap.DefaultPlanConfig()
 	config.CuLengths, config.LayerMap, config.K, config.Experts = []uint64{
