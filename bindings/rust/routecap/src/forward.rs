@@ -157,6 +157,7 @@ impl Forward {
             row_stride: sink.row_stride,
             layer_stride: sink.layer_stride,
             ids_bytes: sink.ids_bytes,
+            ..Default::default()
         };
         // SAFETY: as the caller promises.
         check(unsafe { sys::routecap_sink_bind(self.capturer.as_raw(), first_layer, layers, &raw) })

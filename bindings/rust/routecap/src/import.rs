@@ -263,7 +263,7 @@ impl<'a> Arrays<'a> {
                 tags: segment.tags.map_or(std::ptr::null(), <[_]>::as_ptr),
                 tag: segment.tag,
                 reason: segment.reason,
-                reserved: 0,
+                ..Default::default()
             });
         }
         Ok((segments, dtype.map_or(0, |dtype| dtype as i32)))
@@ -309,6 +309,7 @@ impl<'a> Arrays<'a> {
             layer_k: self.layer_k.map_or(std::ptr::null(), <[_]>::as_ptr),
             layer_min_k: self.layer_min_k.map_or(std::ptr::null(), <[_]>::as_ptr),
             layer_visit: self.layer_visit.map_or(std::ptr::null(), <[_]>::as_ptr),
+            ..Default::default()
         };
         let mut routing = std::ptr::null_mut();
         // SAFETY: every array was checked to be as long as the view says; they live until the call

@@ -222,7 +222,7 @@ impl<'a> Source<'a> {
             table_size: self.table.map_or(Ok(0), table_size)?,
             flags: self.flags,
             none: self.none,
-            reserved: 0,
+            ..Default::default()
         })
     }
 
@@ -267,6 +267,7 @@ impl<'a> Source<'a> {
                 reserved: 0,
                 ids: address_at(Some(layer.ids), self.layout.start),
                 table: address(layer.table),
+                ..Default::default()
             });
         }
         Ok(source)

@@ -312,6 +312,7 @@ impl<'a> ArrivedRows<'a> {
             row_stride: row,
             layer_stride: layer,
             ids_bytes: if self.rows == 0 { 0 } else { self.ids.bytes_from(self.start) },
+            ..Default::default()
         })
     }
 }

@@ -136,7 +136,7 @@ fn what_is_passed_to_calls_shows_names_and_not_numbers_of_c() {
                     .layers(1, 2)
             ),
             "CopyOptions { order: LayerMajor, strictness: StrictButRecomputed, first_layer: 1, layers: 2, row_stride: 0, layer_stride: 0, \
-             fill: -1 }",
+             fill: -1, none: -2 }",
         ),
     ];
     for (is, expected) in shown {

@@ -2,8 +2,8 @@
 //! get wrong.
 
 use routecap::{
-    ArraySegment, Arrays, ErrorKind, Order, PlanClass, PlanConfig, PlanContext, PlanFill,
-    PlanLayout, PlanLost, Routing, Trust, serialized_info, slice_serialized,
+    ArraySegment, Arrays, CopyOptions, ErrorKind, Order, PlanClass, PlanConfig, PlanContext,
+    PlanFill, PlanLayout, PlanLost, Routing, Trust, serialized_info, slice_serialized,
 };
 use serde_json::Value;
 
@@ -190,6 +190,93 @@ fn the_golden_cells_are_gathered() {
                 (ids, found, report.cells_lost),
                 (wanted, classes, number(expected, "cells_lost"))
             );
+        }
+    }
+}
+
+/// What layers with rules of their own gather, pack and give back: tests/plan/golden/fewer.json.
+#[test]
+fn the_golden_cells_with_fewer_experts_are_gathered_and_scattered() {
+    let path = format!("{}/../../../tests/plan/golden/fewer.json", env!("CARGO_MANIFEST_DIR"));
+    let cases: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    fn all<T: TryFrom<i64>>(value: &Value) -> Vec<T> {
+        let number = |n: &Value| T::try_from(n.as_i64().unwrap()).ok().unwrap();
+        value.as_array().unwrap().iter().map(number).collect()
+    }
+    for case in cases.as_array().unwrap() {
+        let (layers, visits): (Vec<i32>, Vec<u32>) = (all(&case["layers"]), all(&case["visits"]));
+        let (layer_k, layer_min_k): (Vec<u32>, Vec<u32>) =
+            (all(&case["layer_k"]), all(&case["layer_min_k"]));
+        let (k, experts) = (number(case, "k") as usize, number(case, "experts") as u32);
+        let mut routings = Vec::new();
+        for rows in case["cells"].as_array().unwrap() {
+            let rows = rows.as_array().unwrap();
+            let (mut ids, mut validity) = (Vec::<u8>::new(), Vec::<u8>::new());
+            for row in rows {
+                let mut valid = 0;
+                for (layer, cell) in row.as_array().unwrap().iter().enumerate() {
+                    let cell: Option<Vec<u8>> = cell.is_array().then(|| all(cell));
+                    valid |= u8::from(cell.is_some()) << layer;
+                    let mut cell = cell.unwrap_or_default();
+                    cell.resize(k, u8::MAX);
+                    ids.extend(cell);
+                }
+                validity.push(valid);
+            }
+            let mut arrays = Arrays::new(layers.len() as u32, k as u32, 0, rows.len() as u64)
+                .experts(experts)
+                .layer_map(&layers)
+                .layer_visit(&visits)
+                .layer_k(&layer_k)
+                .layer_min_k(&layer_min_k);
+            if !rows.is_empty() {
+                let segment = ArraySegment::new(0, rows.len() as u64);
+                arrays = arrays.segment(segment.ids(&ids[..]).validity(&validity));
+            }
+            let routing = Routing::import(&arrays, Trust::None).unwrap();
+            let view = routing.view().unwrap();
+            assert_eq!((view.layer_k(), view.layer_min_k()), (&layer_k[..], &layer_min_k[..]));
+            assert_eq!(view.layer_visit(), visits);
+            for (row, expected) in view.iter().zip(rows) {
+                for (layer, cell) in expected.as_array().unwrap().iter().enumerate() {
+                    let found = row.experts(layer as u32).map(|ids| ids.iter().collect::<Vec<_>>());
+                    assert_eq!(found, cell.is_array().then(|| all::<u16>(cell)));
+                }
+            }
+            routings.push(routing);
+        }
+        let sources: Vec<(u64, &Routing)> =
+            routings.iter().enumerate().map(|(i, r)| (i as u64, r)).collect();
+        let plan =
+            PlanConfig::new(all::<u64>(&case["lengths"]), layers.len() as u32, k as u32, experts)
+                .layer_map(layers)
+                .layer_visit(visits)
+                .layer_k(layer_k)
+                .layer_min_k(layer_min_k)
+                .none(case["none"].as_i64().unwrap())
+                .order(if case["order"] == "row_major" {
+                    Order::RowMajor
+                } else {
+                    Order::LayerMajor
+                })
+                .fill(case["fill"].as_i64().map_or(PlanFill::Balanced, PlanFill::Value))
+                .lost(PlanLost::Mark(case["lost"].as_i64().unwrap()))
+                .create::<i64>()
+                .unwrap();
+        let (wanted, classes): (Vec<i64>, Vec<u8>) = (all(&case["ids"]), all(&case["classes"]));
+        let (mut ids, mut found) = (vec![99; wanted.len()], vec![9; classes.len()]);
+        let report = plan.gather(&sources, &mut ids, Some(&mut found)).unwrap();
+        assert_eq!((&ids, &found), (&wanted, &classes));
+        assert_eq!(report.cells_lost, number(case, "cells_lost"));
+        let mut packed = vec![0; plan.describe().unwrap().packed_bytes.div_ceil(8) as usize];
+        plan.pack(&sources, &mut packed).unwrap();
+        ids.fill(99);
+        plan.unpack_on_host(&packed, &mut ids, None).unwrap();
+        assert_eq!(ids, wanted);
+        let scattered = plan.scatter(&ids, Some(&found)).unwrap();
+        for (routing, back) in routings.iter().zip(scattered) {
+            let copy = |of: &Routing| of.to_vec::<i64>(&CopyOptions::new()).unwrap().ids;
+            assert!(copy(&back).starts_with(&copy(routing)));
         }
     }
 }

@@ -16,7 +16,8 @@ fn a_layer_that_is_not_there_is_a_panic_that_names_it() {
     let view = routing.view().unwrap();
     let row = view.iter().next().unwrap();
     assert!(row.experts(LAYERS - 1).is_none());
-    for read in [|row: Row<'_>| row.is_valid(LAYERS), |row: Row<'_>| row.experts(LAYERS).is_some()] {
+    for read in [|row: Row<'_>| row.is_valid(LAYERS), |row: Row<'_>| row.experts(LAYERS).is_some()]
+    {
         let said = std::panic::catch_unwind(|| read(row)).unwrap_err();
         let said = said.downcast_ref::<String>().unwrap();
         assert!(said.contains(&format!("layer {LAYERS} of {LAYERS}")), "{said}");
@@ -52,7 +53,7 @@ fn ids_that_are_not_rows_times_k_are_refused_unless_columns_or_a_stride_is_state
     refused(
         forward.record_layers(&common, &layer, Stream::HOST),
         ErrorKind::ShapeMismatch,
-        "not 24: 4 rows x 6 columns; where the rows have more than the capturer's k, say columns",
+        "not 24: 4 rows x 6 columns; where the rows have more than the layer's k, say columns",
     );
     for (right, whole_step) in [
         (Source::new(&ids, 4).columns(8), false),
