@@ -590,8 +590,13 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
             std::vector<int64_t> ids = route(shape_, batch.rows[r].token, l, batch.rows[r].drift);
             // For `experts` may be what says that there is none.
             const int64_t wrong = shape_.experts + 1;
-            if (l == odd)
-                ids[below(ids.size())] = k > 1 && chance(500) ? ids[below(ids.size())] : wrong;
+            // Twice the same among those that are chosen: to copy NO_EXPERT would be a choice of fewer.
+            const auto used = ids.size() - static_cast<size_t>(std::count(ids.begin(), ids.end(),
+                                                                          ROUTECAP_NO_EXPERT));
+            if (l == odd && used > 1 && chance(500))
+                ids[below(used)] = ids[below(used)];
+            else if (l == odd)
+                ids[below(ids.size())] = wrong;
             if (l != silent) {
                 row->missing[l] = model::judge(ids, model_shape_->layers[l]);
                 for (uint32_t c = 0; c < k; c++)
