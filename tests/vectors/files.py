@@ -108,10 +108,10 @@ def leaves(value, path):
             if key == "tolerance":
                 continue
             if key == "ids" and "valid" in value:
-                k = value["k"]
+                k = max(len(part) // max(len(value["valid"]), 1), 1)
                 yield from ((*path, key, i) for i in range(len(part)) if value["valid"][i // k])
             elif key == "tags" and "valid" in value:
-                layers = value["layers"]
+                layers = len(value["valid"]) // max(len(part), 1)
                 yield from (
                     (*path, key, i)
                     for i in range(len(part))
