@@ -66,7 +66,8 @@ def test_a_routing_says_what_it_is(routing: routecap.Routing) -> None:
     )
     assert routing.tags.tolist() == [7] * 20
     assert (
-        routing.coverage() == (LAYERS, 0, 20, 20, 20, 0, 0, 0, 0, 0) and routing.coverage().complete
+        routing.coverage() == (LAYERS, 0, 20, 20, 20, 0, 0, 0, 0, 0, 0)
+        and routing.coverage().complete
     )
     assert len(routing.missing) == 0 and routing.mask().all()
     assert repr(routing) == "<routecap.Routing of rows 0..19, 5 layers, k=4, OK>"

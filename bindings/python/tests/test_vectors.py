@@ -361,6 +361,8 @@ class Replayer:
         if not expressible:
             return self.struct("config", config)
         given.pop("reserved", None)
+        if "weights_dtype" in given:
+            given["weights"] = given.pop("weights_dtype")
         given.update({name: True for flag, name in names.items() if flags & flag})
         if not given.get("sink_dtype"):
             given.pop("sink_dtype", None)
@@ -1160,8 +1162,8 @@ class Replayer:
             name: value if isinstance(value, list) else number(value)
             for name, value in call["config"].items()
         }
-        if "reserved" in config:
-            return raw.routecap_sequence_create(structs.sequence_config(**config))[0], {}
+        if "weights_dtype" in config:
+            config["weights"] = config.pop("weights_dtype")
         return 0, {"sequence": routecap.Sequence(**config)}
 
     def sequence_append(self, call: Any, out: Any) -> Any:

@@ -261,8 +261,12 @@ def _save_safetensors(path: Path, samples: dict[str, Sample], progress: _Progres
             **{name: array.astype(np.int32) for name, array in layers_of(routing).items()},
             "layer_provenance": routing.layer_provenance,
         }
+        about = {"id_space": routing.id_space.name.lower(), "info": dict(info)}
+        if routing.weights_dtype is not None:  # bfloat16 as uint16
+            about["weights"] = routing.weights_dtype.name.lower()
+            arrays["weights"] = routing.weights(routing.weights_dtype)
         tensors.update({f"{name}/{each}": array for each, array in arrays.items()})
-        texts[name] = json.dumps({"id_space": routing.id_space.name.lower(), "info": dict(info)})
+        texts[name] = json.dumps(about)
     with _replacing(path) as part:
         save_file(tensors, part, texts)
 
@@ -297,6 +301,8 @@ def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Samp
         **{each: tensor(f"{name}/{each}") for each in ARRAYS},
         layer_provenance=tensor(f"{name}/layer_provenance"),
         id_space=member(IdSpace, about.get("id_space", "")),
+        weights=tensor(f"{name}/weights") if "weights" in about else None,
+        weights_dtype=about.get("weights"),
     )
     return Sample(routing, _object(about.get("info", {}), name))
 

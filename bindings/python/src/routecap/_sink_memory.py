@@ -131,29 +131,35 @@ class SinkMemory(Opened):
         """The sink of a layer, [rows, k]: a NumPy array, or a DeviceArray on CUDA; None if it has
         no memory yet. It stays valid after `close`.
         """
-        memory = structs.sink.empty()
-        raw.routecap_sink_layer(self._handle, layer, memory)
+        memory, handle = structs.sink.empty(), self._handle
+        raw.routecap_sink_layer(handle, layer, memory)
         dtype, address, rows, k, row_stride, *_ = structs.sink.read(memory)
-        return self._in_sink(address, dtype, numpy_dtype(dtype), rows, k, row_stride)
+        kind = numpy_dtype(dtype) if address else None
+        return self._in_sink(handle, address, dtype, kind, rows, k, row_stride)
 
     @documented("routecap_sink_layer")
     def weights_sink(self, layer: int) -> NDArray[Any] | DeviceArray | None:
         """The weights in the sink of a layer, [rows, k], as `sink` has the ids: of float32 or float16,
         or the bits of bfloat16 as uint16; None if it has none.
         """
-        memory = structs.sink.empty()
-        raw.routecap_sink_layer(self._handle, layer, memory)
+        memory, handle = structs.sink.empty(), self._handle
+        raw.routecap_sink_layer(handle, layer, memory)
         _, _, rows, k, row_stride, _, _, address = structs.sink.read(memory)
         dtype = self._config.weights_dtype or 0
-        if not dtype:
-            return None
-        return self._in_sink(address, dtype, array_dtype(dtype), rows, k, row_stride)
+        kind = array_dtype(dtype) if dtype else None
+        return self._in_sink(handle, address, dtype, kind, rows, k, row_stride)
 
     def _in_sink(
-        self, address: int, dtype: int, kind: "np.dtype[Any]", rows: int, k: int, row_stride: int
+        self,
+        handle: object,
+        address: int,
+        dtype: int,
+        kind: "np.dtype[Any] | None",
+        rows: int,
+        k: int,
+        row_stride: int,
     ) -> NDArray[Any] | DeviceArray | None:
-        handle = self._handle
-        if not address:
+        if not address or kind is None:
             return None
         if not self._host:
             return DeviceArray(address, Dtype(dtype), (rows, k), row_stride, self._place, handle)

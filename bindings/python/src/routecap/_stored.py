@@ -15,7 +15,6 @@ from ._errors import Error, error
 from ._layers import layers_of
 from ._mapped import Member, routings_in
 from ._protocols import BytesLike
-from ._reading import KEPT
 from ._routing import Routing, merge
 from ._serialized import Serialized, serialized_info, slice_pieces
 from ._tensors import as_bytes
@@ -121,17 +120,44 @@ def _reader(found: Member) -> StoredRouting:
 
 
 def _of_columns(routing: Routing, columns: NDArray[np.intp]) -> Routing:
-    """The same rows of some layers."""
-    ids, valid = routing.masked()
-    return Routing.from_arrays(
-        np.ascontiguousarray(ids[:, columns]),
+    """The same rows of some layers, with their reasons, tags and weights."""
+    layers = {name: array[columns] for name, array in layers_of(routing).items()}
+    fewer = ((layers["layer_k"] != routing.k) | (layers["layer_min_k"] != routing.k)).any()
+    narrow = int(layers["layer_experts"].max(initial=0)) <= (255 if fewer else 256)
+    dtype = np.dtype(np.uint8 if narrow else np.int16)
+
+    def bits(validity: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
+        if validity is None:
+            return None
+        cells = np.unpackbits(validity, axis=1, count=routing.layers, bitorder="little")
+        return np.packbits(cells[:, columns], axis=1, bitorder="little")
+
+    return Routing.from_segments(
+        [
+            (
+                each
+                if each.ids is None
+                else each._replace(
+                    ids=np.ascontiguousarray(each.ids[:, columns].astype(dtype, copy=False)),
+                    validity=bits(each.validity),
+                    weights=(
+                        None
+                        if each.weights is None
+                        else np.ascontiguousarray(each.weights[:, columns])
+                    ),
+                    weights_validity=bits(each.weights_validity),
+                )
+            )
+            for each in routing.segments
+        ],
+        layers=len(columns),
+        k=routing.k,
+        rows=routing.rows,
         first=routing.first,
-        valid=valid[:, columns],
-        reasons=routing.reasons()[:, columns],
-        tags=routing.tags,
+        dtype=dtype,
         layer_provenance=routing.layer_provenance[columns],
         id_space=routing.id_space,
-        none=KEPT,
+        weights_dtype=routing.weights_dtype,
         trusted=True,  # it was checked as it was read
-        **{name: array[columns] for name, array in layers_of(routing).items()},
+        **layers,
     )

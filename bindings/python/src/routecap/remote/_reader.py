@@ -13,12 +13,14 @@ from routecap import (
     Missing,
     Piece,
     Routing,
+    Segment,
     Status,
     serialized_info,
 )
+from routecap import Sequence as Conversation
 from routecap.adapter import error, layers_of, slice_table
 
-from ..names import IdSpaceName
+from ..names import DtypeLike, IdSpaceName
 from ._account import Account
 from ._blocks import BlockRows
 from ._reference import Reference, checked, digest_of
@@ -46,8 +48,8 @@ class Reader(Account):
 
     Args:
         stores: One for each scheme that references may have.
-        layers, k, experts, layer_map, layer_experts, layer_k, layer_min_k, layer_visit, id_space: The
-            shape of the rows, as in routecap.Sequence. Objects of another are refused.
+        layers, k, experts, layer_map, layer_experts, layer_k, layer_min_k, layer_visit, weights,
+            id_space: The shape of the rows, as in routecap.Sequence. Objects of another are refused.
         oldest: Rows of a lower generation are stale.
         max_object_bytes: Objects that claim to be larger are refused.
         max_read_bytes: What one call reads at most; a plan that needs more is refused as a whole.
@@ -67,6 +69,7 @@ class Reader(Account):
         layer_k: Any = None,
         layer_min_k: Any = None,
         layer_visit: Any = None,
+        weights: DtypeLike | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         oldest: int = 0,
         max_object_bytes: int = 1 << 30,
@@ -75,16 +78,18 @@ class Reader(Account):
     ) -> None:
         super().__init__(
             {store.scheme: store for store in stores},
-            Routing.from_arrays(
-                np.zeros((0, layers, k), np.int16),
-                experts=experts,
+            Conversation(
+                layers,
+                k,
+                experts or 0,
                 layer_map=layer_map,
                 layer_experts=layer_experts,
                 layer_k=layer_k,
                 layer_min_k=layer_min_k,
                 layer_visit=layer_visit,
+                weights=weights,
                 id_space=id_space,
-            ),
+            ).routing(),
             pin,
         )
         self.oldest = oldest
@@ -264,7 +269,7 @@ class Reader(Account):
                     " new reference"
                 )
             shape = Routing.deserialize(bytes(_Slice(header, info.first, 0).header))
-            for name in ("k", "id_space", *layers_of(self.like)):
+            for name in ("k", "id_space", "weights_dtype", *layers_of(self.like)):
                 if not np.array_equal(getattr(shape, name), getattr(self.like, name)):
                     raise ValueError(
                         f"its {name} is not the reader's: make the reader with the shape of the"
@@ -292,13 +297,16 @@ class Reader(Account):
 
     def _lose(self, wanted: "_Wanted", why: str, text: str) -> None:
         reason = {"evicted": Missing.EVICTED, "stale": Missing.STALE, "refused": Missing.LOST}[why]
-        shape = (wanted.rows, len(self.like.layer_map))
-        wanted.routing = Routing.from_arrays(
-            np.zeros((*shape, self.like.k), np.uint8),
+        lost = Segment(wanted.first, wanted.rows, None, None, None, 0, reason)
+        wanted.routing = Routing.from_segments(
+            [lost] if wanted.rows else [],
+            layers=self.like.layers,
+            k=self.like.k,
+            rows=wanted.rows,
             first=wanted.first,
-            valid=np.zeros(shape, np.bool_),
-            reasons=np.full(shape, int(reason), np.uint8),
+            dtype=self.like.dtype,
             id_space=self.like.id_space,
+            weights_dtype=self.like.weights_dtype,
             **layers_of(self.like),
         )
         reference = wanted.of.reference

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from routecap import MAX_POSITION, Status
 from routecap.adapter import error
 
-
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@=+-]*(/[A-Za-z0-9_][A-Za-z0-9_.@=+-]*)*")
 _LONGEST_KEY = 1024
 _DIGEST_BYTES = 16
