@@ -63,7 +63,7 @@ def test_the_page_has_the_load_of_each_and_of_all(samples: dict[str, routecap.Sa
     [group] = data["groups"]
     assert (
         group["chosen"] == 3
-        and group["layers"] == list(range(LAYERS))
+        and group["layers"] == [str(layer) for layer in range(LAYERS)]
         and group["experts"] == [EXPERTS] * LAYERS
     )
     total = analysis.expert_load(sample.routing for sample in samples.values())

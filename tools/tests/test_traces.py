@@ -59,6 +59,7 @@ def lines_of(requests: dict[str, Request]) -> list[dict[str, Any]]:
                         "step": sample.info["steps"][position],
                         "tag": 0,
                         "layer": layer,
+                        "visit": 0,
                         "experts": ids[row, layer].tolist(),
                     }
                     found.append(line)

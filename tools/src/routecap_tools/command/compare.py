@@ -13,6 +13,7 @@ import argparse
 import json
 from typing import Any
 
+import numpy as np
 from routecap import Routing, load
 from routecap.adapter import layer_names
 from routecap.analysis import Difference, difference
@@ -84,8 +85,7 @@ def _compare(first: Routing, second: Routing, ordered: bool) -> dict[str, Any]:
             ),
             ("layers", _names(first), _names(second)),
             ("experts", first.layer_experts.tolist(), second.layer_experts.tolist()),
-            ("k", first.layer_k.tolist(), second.layer_k.tolist()),
-            ("fewest", first.layer_min_k.tolist(), second.layer_min_k.tolist()),
+            ("k", _per_token(first), _per_token(second)),
             ("id_space", first.id_space.name.lower(), second.id_space.name.lower()),
         )
         if ours != theirs
@@ -109,6 +109,13 @@ def _compare(first: Routing, second: Routing, ordered: bool) -> dict[str, Any]:
 
 def _names(routing: Routing) -> list[str]:
     return layer_names(routing.layer_map, routing.layer_visit)
+
+
+def _per_token(routing: Routing) -> int | list[list[int]]:
+    """How many experts a token gets: k, or of each layer the fewest and the most."""
+    if (routing.layer_min_k == routing.k).all():
+        return routing.k
+    return np.stack([routing.layer_min_k, routing.layer_k], axis=1).tolist()
 
 
 def _print(name: str, found: dict[str, Any], terminal: Terminal) -> None:
