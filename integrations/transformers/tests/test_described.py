@@ -262,6 +262,10 @@ def agrees(description: Description, model: nn.Module) -> bool:
     )
     if description.has_experts is not bool(main):
         return False
+    if description.banks > 1:  # the others are of images
+        others = [stacks.pop(name) for name in sorted(stacks) if name.endswith("vision")]
+        if others != [main] * (description.banks - 1):
+            return False
     said = zip(description.layer_map, description.layer_experts, strict=True)
     passes = getattr(model.config.get_text_config(), "loop_num_passes", 1)
     return (

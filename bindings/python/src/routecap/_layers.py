@@ -20,9 +20,9 @@ ARRAYS: Mapping[str, type[np.integer[Any]]] = {
 """By their names in routecap_config, and wherever else layers are described."""
 
 
-def layer_arrays(layers: int, **given: ArrayLike | None) -> dict[str, NDArray[Any]]:
+def layer_arrays(layers: int, **given: ArrayLike | None) -> dict[str, Any]:
     """Those of ARRAYS that are given, as the structs have them."""
-    held: dict[str, NDArray[Any]] = {}
+    held: dict[str, Any] = {}
     for name, values in given.items():
         array = integers(values, ARRAYS[name])
         if array is None:
@@ -46,7 +46,7 @@ def addresses(held: Mapping[str, NDArray[Any]]) -> dict[str, int]:
     return {name: array.ctypes.data for name, array in held.items() if array.size}
 
 
-def layers_of(routing: Any) -> dict[str, NDArray[Any]]:
+def layers_of(routing: Any) -> dict[str, Any]:
     """All of ARRAYS of what has attributes of these names."""
     return {name: getattr(routing, name) for name in ARRAYS}
 

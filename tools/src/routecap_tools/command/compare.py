@@ -115,7 +115,8 @@ def _per_token(routing: Routing) -> int | list[list[int]]:
     """How many experts a token gets: k, or of each layer the fewest and the most."""
     if (routing.layer_min_k == routing.k).all():
         return routing.k
-    return np.stack([routing.layer_min_k, routing.layer_k], axis=1).tolist()
+    each: list[list[int]] = np.stack([routing.layer_min_k, routing.layer_k], axis=1).tolist()
+    return each
 
 
 def _print(name: str, found: dict[str, Any], terminal: Terminal) -> None:

@@ -220,7 +220,8 @@ def _save(sums: Chosen, path: str, decoder_layers: int | None) -> None:
     for index, layer in enumerate(layers):
         for expert, count in sums["", layer].items():
             counts[0, index, expert] = count  # a file has both phases in one
-    Load(counts, 0, 0, 0, 0, 0, np.array(layers), sizes).save(path, decoder_layers)
+    visits = np.zeros(len(layers), np.uint32)
+    Load(counts, 0, 0, 0, 0, 0, np.array(layers), sizes, visits).save(path, decoder_layers)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
