@@ -14,6 +14,7 @@ import routecap
 import torch
 from families import CACHE, Witness, make, rows_of
 from routecap import Missing, Status
+from routecap_replay.transformers import ModelReplay
 from routecap_replay.transformers import attach as replay_in
 from routecap_transformers import Tap, attach, detach, find
 from torch import nn
@@ -221,6 +222,40 @@ def test_a_family_whose_layers_run_in_a_loop_is_refused_when_it_is_attached(mode
     model.config.loop_num_passes = 3
     with pytest.raises(ValueError, match="Qwen3MoeForCausalLM cannot .* 3 times in a loop"):
         attach(model)
+
+
+# ---- Layers with a k of their own
+
+
+def test_layers_with_a_k_of_their_own_are_captured_together(model: Any) -> None:
+    """They were refused: a capture had one k."""
+    taps = find(model)
+    for tap, k in zip(taps, (1, 2, 3), strict=True):
+        assert tap.gate is not None
+        tap.gate.top_k = k
+    chosen: dict[int, Any] = {}
+
+    def see(layer: int) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            chosen[layer] = bank_ids(args, kwargs, None).clone()
+
+        return hook
+
+    taps = [replace(tap, k=k) for tap, k in zip(taps, (1, 2, 3), strict=True)]
+    hooks = [tap.module.register_forward_pre_hook(see(tap.layer), with_kwargs=True) for tap in taps]
+    with attach(model, taps=taps) as capture:
+        forward(model)
+        routings = capture.take()
+    for hook in hooks:
+        hook.remove()
+    assert [each.layer_k.tolist() for each in routings] == [[1, 2, 3]] * 2
+    for number, routing in enumerate(routings):
+        assert routing.complete and (routing.counts() == [1, 2, 3]).all()
+        for layer, k in enumerate((1, 2, 3)):
+            rows = chosen[layer].view(2, -1, k)[number][: routing.rows]
+            assert (routing.ids()[:, layer, :k] == rows.numpy()).all()
+    with pytest.raises(ValueError, match="gives a token 2 experts and .* 1: .* not replayed"):
+        ModelReplay(model, taps, agreement=False)
 
 
 # ---- Two banks of experts, and ids that are written over

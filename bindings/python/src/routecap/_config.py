@@ -133,13 +133,19 @@ class Config:
         if "layer_experts" in self._arrays and not self.experts:
             self.experts = int(self._arrays["layer_experts"].max(initial=0))
         # Of the layers, [layers] each.
-        self.layer_map = self._arrays.get("layer_map", np.arange(self.layers, dtype=np.int32))
-        self.layer_experts = self._arrays.get(
+        self.layer_map: NDArray[np.int32] = self._arrays.get(
+            "layer_map", np.arange(self.layers, dtype=np.int32)
+        )
+        self.layer_experts: NDArray[np.uint32] = self._arrays.get(
             "layer_experts", np.full(self.layers, self.experts, np.uint32)
         )
-        self.layer_k = self._arrays.get("layer_k", np.full(self.layers, self.k, np.uint32))
-        self.layer_min_k = self._arrays.get("layer_min_k", self.layer_k)
-        self.layer_visit = self._arrays.get("layer_visit", np.zeros(self.layers, np.uint32))
+        self.layer_k: NDArray[np.uint32] = self._arrays.get(
+            "layer_k", np.full(self.layers, self.k, np.uint32)
+        )
+        self.layer_min_k: NDArray[np.uint32] = self._arrays.get("layer_min_k", self.layer_k)
+        self.layer_visit: NDArray[np.uint32] = self._arrays.get(
+            "layer_visit", np.zeros(self.layers, np.uint32)
+        )
         sink_dtype, weights = settings.get("sink_dtype"), settings.get("weights")
         self.weights_dtype = weights_dtype_of(weights) if weights is not None else None
         defaults.update(

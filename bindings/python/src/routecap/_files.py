@@ -292,13 +292,14 @@ def _sample(name: str, text: str, tensor: Callable[[str], NDArray[Any]]) -> Samp
             f"{name}: missing is {missing.shape}, ids are {ids.shape}: give a file that"
             " routecap.save wrote",
         )
+    layers: dict[str, Any] = {each: tensor(f"{name}/{each}") for each in ARRAYS}
     routing = Routing.from_arrays(
         ids,
         first=tensor(f"{name}/first").item(),
         valid=missing == 0,
         reasons=missing,
         tags=tensor(f"{name}/tags"),
-        **{each: tensor(f"{name}/{each}") for each in ARRAYS},
+        **layers,
         layer_provenance=tensor(f"{name}/layer_provenance"),
         id_space=member(IdSpace, about.get("id_space", "")),
         weights=tensor(f"{name}/weights") if "weights" in about else None,

@@ -131,7 +131,8 @@ class HeldIds:
             kind = tensor.dtype, tensor.shape, tensor.stride(), self._none_of(layer)
             alike.setdefault(kind, {})[layer] = tensor
         found = []
-        for (*_, none), some in alike.items():
+        for kind, some in alike.items():
+            none: Any = kind[-1]
             rows, columns = next(iter(some.values())).shape
             whole = len(alike) == 1 and rows <= step_rows
             found.append(

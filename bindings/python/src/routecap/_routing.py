@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from operator import index as number_of
-from typing import Any, SupportsIndex, Unpack, overload
+from typing import Any, SupportsIndex, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -616,7 +616,7 @@ def _rebuild(
         layer_provenance=np.frombuffer(provenance, np.int32),
         weights_dtype=weights_dtype or None,
         trusted=True,
-        **{name: np.frombuffer(tables[name], of) for name, of in ARRAYS.items()},
+        **cast(dict[str, Any], {n: np.frombuffer(tables[n], of) for n, of in ARRAYS.items()}),
     )
 
 

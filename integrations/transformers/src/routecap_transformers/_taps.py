@@ -259,6 +259,7 @@ def _tap(
     k = _of_layer(said, said.layer_k, layer)
     k = _attribute(owners, "top_k", "num_experts_per_tok") if k is None else k
     experts = _of_layer(said, said.layer_experts, layer)
+    experts = None if experts is None else experts // said.banks  # a module has one of them
     if experts is None:
         experts = _attribute(
             owners, "total_experts", "num_experts", "num_local_experts", "n_routed_experts"
