@@ -126,13 +126,12 @@ class HeldIds:
         step_rows: How many rows the step has, if it is not begun: a single call then is the whole
             step.
         """
-        alike: dict[tuple[object, ...], dict[int, Any]] = {}
+        alike: dict[tuple[Any, Any, Any, int | None], dict[int, Any]] = {}
         for layer, tensor in ids.items():
             kind = tensor.dtype, tensor.shape, tensor.stride(), self._none_of(layer)
             alike.setdefault(kind, {})[layer] = tensor
         found = []
-        for kind, some in alike.items():
-            none: Any = kind[-1]
+        for (_, _, _, none), some in alike.items():
             rows, columns = next(iter(some.values())).shape
             whole = len(alike) == 1 and rows <= step_rows
             found.append(
@@ -140,7 +139,7 @@ class HeldIds:
             )
         return found
 
-    def _none_of(self, layer: int) -> Any:
+    def _none_of(self, layer: int) -> int | None:
         """What says in a layer that no expert was chosen; None where each token has all of them."""
         fewer = self._none is not None and (
             self._capturer.layer_min_k[layer] < self._capturer.layer_k[layer]

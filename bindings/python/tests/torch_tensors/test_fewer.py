@@ -1,0 +1,89 @@
+"""Cells with fewer experts, and layers with a k of their own, recorded by PyTorch alone and held."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import routecap
+import routecap.torch
+import torch
+from routecap.adapter import HeldIds
+
+RULES: dict[str, Any] = {
+    "layers": 3,
+    "k": 3,
+    "experts": 8,
+    "layer_k": [3, 2, 1],
+    "layer_min_k": [0, 2, 1],
+}
+CHOSEN = [[[5], [4, 0], [7]], [[], [1, 2], [6]], [[1, 2, 3], [7, 3], [0]]]
+IDS = np.array([[cell + [routecap.NO_EXPERT] * (3 - len(cell)) for cell in row] for row in CHOSEN])
+
+
+def sources(none: int) -> dict[int, torch.Tensor]:
+    ids = torch.from_numpy(np.where(IDS == routecap.NO_EXPERT, none, IDS)).to(torch.int32)
+    return {layer: ids[:, layer, :k].contiguous() for layer, k in enumerate(RULES["layer_k"])}
+
+
+def rows_of(capturer: routecap.Capturer) -> Any:
+    request = capturer.open()
+    capturer.issue(routecap.spans(1, request=int(request), rows=3)).wait()
+    routing = request.finish()
+    routing.wait()
+    return routing.ids()
+
+
+@pytest.mark.parametrize("none", [-1, 8])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_pytorch_records_fewer_experts(none: int, at_once: bool) -> None:
+    with routecap.torch.Capturer(**RULES, rows=8, device="cpu") as capturer:
+        assert [capturer.sink(layer).shape[1] for layer in range(3)] == [3, 2, 1]
+        capturer.begin(3)
+        ids = sources(none)
+        if at_once:
+            capturer.record_layers({0: ids[0]}, none=none)
+            capturer.record_layers({1: ids[1], 2: ids[1]}, columns=2)
+            expected = IDS.copy()
+            expected[:, 2, 0] = IDS[:, 1, 0]
+        else:
+            for layer, each in ids.items():
+                capturer.record(layer, each, none=none if layer == 0 else None)
+            expected = IDS
+        assert (rows_of(capturer) == expected).all()
+
+
+def test_pytorch_takes_minus_two_for_no_expert_only_where_it_is_said() -> None:
+    for experts in (8, 1 << 15):
+        with routecap.torch.Capturer(
+            layers=1, k=2, experts=experts, layer_min_k=[0], rows=4, device="cpu"
+        ) as capturer:
+            capturer.begin(3)
+            capturer.record(0, torch.tensor([[3, -2], [-2, -2], [3, 4]], dtype=torch.int16))
+            assert rows_of(capturer)[:, 0].tolist() == [[-1, -1], [-1, -1], [3, 4]]
+
+
+def test_a_number_for_no_expert_is_refused_where_every_token_has_k() -> None:
+    with routecap.torch.Capturer(**RULES, rows=8, device="cpu") as capturer:
+        capturer.begin(3)
+        with pytest.raises(routecap.Error, match="every token has 2 experts in layer 1"):
+            capturer.record(1, sources(-1)[1], none=-1)
+        with pytest.raises(routecap.Error, match="none is 0"):
+            capturer.record(0, sources(-1)[0], none=0)
+        with pytest.raises(routecap.Error, match=r"k=2: \(rows, 2\) is expected"):
+            capturer.record(1, sources(-1)[0])
+
+
+def test_ids_that_are_held_have_their_number_in_layers_that_allow_fewer() -> None:
+    with routecap.Capturer(**RULES, rows=8) as capturer:
+        held = HeldIds(capturer, none=-1)
+        for _ in range(2):  # one pass proves, the next is recorded at once
+            held.begin()
+            ids = sources(-1)
+            capturer.begin(3)
+            for layer, each in ids.items():
+                if not held.hold(layer, each, capturing=False):
+                    capturer.record(layer, each, none=-1 if layer == 0 else None)
+            held.record()
+            capturer.snapshot()
+            assert (rows_of(capturer) == IDS).all()
+        assert held.recorded == 3
