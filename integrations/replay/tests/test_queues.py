@@ -290,6 +290,14 @@ def test_of_slimes_environment_and_of_its_order_another_name_is_said(trainer, mo
     assert len(seen) == 3
 
 
+def test_rows_that_slime_cannot_say_are_refused():
+    """A column without an expert, or a second visit, would be replayed as something else."""
+    for rules in ({"layer_min_k": [1, 2]}, {"layer_map": [3, 3], "layer_visit": [0, 1]}):
+        routing = routecap.Routing.from_arrays([[[0, 1], [2, 3]]], experts=8, **rules)
+        with pytest.raises(routecap.Error, match="cells with fewer, or visits of a layer"):
+            routecap_replay.slime.rows(routing, 4)
+
+
 def test_rows_of_a_routing_are_those_of_all_layers():
     ids = (
         torch.stack([torch.stack([torch.randperm(8)[:K] for _ in range(2)]) for _ in range(5)])

@@ -29,8 +29,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from routecap import Routing
-from routecap.adapter import in_backward
+from routecap import Routing, Status
+from routecap.adapter import error, in_backward
 
 from ._names import expect
 from ._passes import Replay, Router
@@ -50,7 +50,16 @@ def rows(routing: Routing, layers: int) -> NDArray[np.int32]:
 
     Of S tokens it must be S - 1 rows: a routing that begins later lost its first ones, which are
     -1.
+
+    Raises:
+        Error: A cell may have fewer than k experts, or a layer ran again: this array cannot say it.
     """
+    if (routing.layer_min_k < routing.k).any() or routing.layer_visit.any():
+        raise error(
+            Status.ERR_LOSSY,
+            f"slime replays {routing.k} experts for each token in one run of each layer, and the"
+            " routing has cells with fewer, or visits of a layer: replay this model without capture",
+        )
     ids = np.full((routing.first + routing.rows, layers, routing.k), -1, np.int32)
     ids[routing.first :, routing.layer_map] = routing.ids()
     return ids
