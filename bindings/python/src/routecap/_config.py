@@ -17,7 +17,7 @@ from ._protocols import StreamLike
 from ._switches import Switches
 from ._tensors import dtype_of, provenances
 from ._weights import weights_dtype_of
-from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName
+from .names import BackendName, DtypeLike, IdSpaceName, ProvenanceName, RoleName, WeightsType
 
 
 class Settings(Switches, total=False):
@@ -66,7 +66,7 @@ class Settings(Switches, total=False):
     """[layers] the fewest, where a router chooses fewer for some tokens; default: layer_k."""
     layer_visit: Sequence[int] | NDArray[Any] | None
     """[layers] how often the decoder ran the layer before, where it runs layers several times."""
-    weights: DtypeLike | None
+    weights: WeightsType | None
     """Capture a weight beside each id, of this type: float32, float16 or "bfloat16"; default: none."""
     layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None
     """[layers] "captured", which is the default, or "recomputed": the layer may be routed from

@@ -27,7 +27,7 @@ from ._reading import (
 )
 from ._tensors import describe, dtype_of, numpy_dtype
 from ._weights import array_dtype, weights_dtype_of
-from .names import DtypeLike, OrderName
+from .names import DtypeLike, OrderName, WeightsType
 
 _PENDING = Status.PENDING
 
@@ -559,7 +559,7 @@ class Contents:
     @documented("routecap_routing_copy_weights")
     def weights(
         self,
-        dtype: DtypeLike = np.float32,
+        dtype: WeightsType = np.float32,
         *,
         mask: NDArray[Any] | None = None,
         order: Order | OrderName = Order.ROW_MAJOR,

@@ -41,7 +41,7 @@ from ._tensors import (
     stream_of,
 )
 from ._weights import weights_of_source
-from .names import DtypeLike, SnapshotName
+from .names import DtypeLike, SnapshotName, WeightsType
 
 _IDS = Dtype.I16, Dtype.I32, Dtype.U32, Dtype.I64
 
@@ -240,7 +240,7 @@ class ForwardPath(SinkMemory):
         return tensor, fields
 
     def _weights(
-        self, weights: TensorLike, dtype: DtypeLike | None, shape: tuple[int, ...], name: str
+        self, weights: TensorLike, dtype: WeightsType | None, shape: tuple[int, ...], name: str
     ) -> dict[str, int]:
         wanted = self._config.weights_dtype
         if wanted is None and not self._disabled:
@@ -308,7 +308,7 @@ class ForwardPath(SinkMemory):
         table: TensorLike | None = None,
         none: int | None = None,
         weights: TensorLike | None = None,
-        weights_dtype: DtypeLike | None = None,
+        weights_dtype: WeightsType | None = None,
         overlap: bool = False,
         stream: StreamLike | None = None,
     ) -> None:
@@ -368,7 +368,7 @@ class ForwardPath(SinkMemory):
         offset: int = 0,
         none: int | None = None,
         weights: LayersLike | None = None,
-        weights_dtype: DtypeLike | None = None,
+        weights_dtype: WeightsType | None = None,
         overlap: bool = False,
         whole_step: bool = False,
         stream: StreamLike | None = None,
@@ -426,7 +426,7 @@ class ForwardPath(SinkMemory):
         offset: int = 0,
         none: int | None = None,
         weights: LayersLike | None = None,
-        weights_dtype: DtypeLike | None = None,
+        weights_dtype: WeightsType | None = None,
         overlap: bool = False,
         whole_step: bool = False,
     ) -> "LayerSources":
@@ -510,7 +510,7 @@ class ForwardPath(SinkMemory):
     def _weights_of_layers(
         self,
         weights: LayersLike,
-        dtype: DtypeLike | None,
+        dtype: WeightsType | None,
         given: Mapping[int, TensorLike],
         shape: tuple[int, ...],
     ) -> tuple[Mapping[int, TensorLike], dict[str, Any]]:

@@ -47,7 +47,7 @@ from ._tensors import (
     stream_of,
 )
 from ._weights import array_dtype, weights_dtype_of
-from .names import DtypeLike, OrderName, PlanContextName, PlanLayoutName
+from .names import DtypeLike, OrderName, PlanContextName, PlanLayoutName, WeightsType
 
 
 @runtime_checkable
@@ -379,7 +379,7 @@ class Plan:
 
     @documented("routecap_plan_gather_weights")
     def gather_weights(
-        self, sources: Sources, *, dtype: DtypeLike = np.float32, missing: float = float("nan")
+        self, sources: Sources, *, dtype: WeightsType = np.float32, missing: float = float("nan")
     ) -> NDArray[Any]:
         """The weights of this rank, in its layout: those of the ids that `gather` gives of the same
         sources.

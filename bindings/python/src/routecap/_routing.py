@@ -25,7 +25,7 @@ from ._weights import (
     weights_dtype_of,
     weights_of_arrays,
 )
-from .names import DtypeLike, IdSpaceName, ProvenanceName, WireLike
+from .names import DtypeLike, IdSpaceName, ProvenanceName, WeightsType, WireLike
 
 _Slice = slice  # which means something else within the class
 
@@ -200,7 +200,7 @@ class Routing(Contents):
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         none: int = NONE,
         weights: ArrayLike | None = None,
-        weights_dtype: DtypeLike | None = None,
+        weights_dtype: WeightsType | None = None,
         trusted: bool = False,
     ) -> "Routing":
         """Make a routing from ids [rows, layers, k] that routecap did not capture. `tags` is one
@@ -341,7 +341,7 @@ class Routing(Contents):
         layer_visit: ArrayLike | None = None,
         layer_provenance: Sequence[Provenance | ProvenanceName] | NDArray[Any] | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
-        weights_dtype: DtypeLike | None = None,
+        weights_dtype: WeightsType | None = None,
         trusted: bool = False,
         copy: bool = False,
     ) -> "Routing":

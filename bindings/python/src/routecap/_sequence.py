@@ -15,7 +15,7 @@ from ._protocols import BytesLike
 from ._routing import Routing
 from ._tensors import integers
 from ._weights import weights_dtype_of
-from .names import AppendPolicyName, DtypeLike, IdSpaceName
+from .names import AppendPolicyName, IdSpaceName, WeightsType
 
 
 class AppendReport(NamedTuple):
@@ -102,7 +102,7 @@ class Sequence:
         layer_k: ArrayLike | None = None,
         layer_min_k: ArrayLike | None = None,
         layer_visit: ArrayLike | None = None,
-        weights: DtypeLike | None = None,
+        weights: WeightsType | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         budget_bytes: int = 0,
     ) -> None:

@@ -9,7 +9,7 @@ from ._constants import Dtype, Status
 from ._errors import error
 from ._protocols import Tensor, TensorLike
 from ._tensors import describe, expect_device, expect_kind, matrix
-from .names import DtypeLike
+from .names import WeightsType
 
 WEIGHTS = Dtype.F32, Dtype.F16, Dtype.BF16
 """The types that weights can have."""
@@ -58,7 +58,7 @@ def widened(weights: NDArray[Any], dtype: int) -> NDArray[np.float32]:
 
 def weights_of_source(
     weights: TensorLike,
-    dtype: DtypeLike | None,
+    dtype: WeightsType | None,
     shape: tuple[int, ...],
     place: int,
     wanted: int,
@@ -99,7 +99,7 @@ def weights_begin(layers: int, k: int, id_bytes: int, dtype: int) -> int:
 
 def weights_of_arrays(
     weights: Any,
-    dtype: DtypeLike | None,
+    dtype: WeightsType | None,
     shape: tuple[int, ...],
     used: NDArray[np.bool_] | None,
     valid: NDArray[np.bool_] | None,
@@ -123,7 +123,7 @@ def weights_of_arrays(
     kept = np.ascontiguousarray(given)
     if used is not None:
         kept = np.where(used, kept, np.zeros((), kept.dtype))
-    there: NDArray[np.bool_] = ~np.isnan(widened(kept, kind)).any(axis=2)
+    there: NDArray[np.bool_] = np.logical_not(np.isnan(widened(kept, kind)).any(axis=2))
     if valid is not None:
         there &= valid
     return kind, kept, np.packbits(there, axis=1, bitorder="little")

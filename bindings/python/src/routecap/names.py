@@ -61,6 +61,7 @@ __all__ = [
     "SpanFlagName",
     "StreamLike",
     "TensorLike",
+    "WeightsType",
     "WireAlias",
     "WireColumnsName",
     "WireDtypeLike",
@@ -82,6 +83,15 @@ DtypeLike: TypeAlias = (
 """What names a type of ids."""
 WireDtypeLike: TypeAlias = DtypeLike | Literal["int8", "uint64"]
 """What names a type of the ids in a message."""
+
+WeightsType: TypeAlias = Union[
+    Dtype,
+    Literal["float32", "float16", "bfloat16", "f32", "f16", "bf16"],
+    "np.dtype[Any]",
+    type[np.floating[Any]],
+    Any,  # torch's
+]
+"""A type of weights."""
 
 Integers: TypeAlias = Union[SupportsIndex, Sequence[SupportsIndex], NDArray[np.integer[Any]]]
 """One integer, or a sequence of them. A Request counts as its handle, a Step as its ticket."""

@@ -65,7 +65,7 @@ class Capturer(_Capturer):
         Args:
             settings: Of the capturer. `device` is PyTorch's; default: its accelerator, or the host.
         """
-        for name in ("backend", "external_sink"):
+        for name in ("backend", "external_sink", "weights"):
             if name in settings:
                 raise error(
                     Status.ERR_ARGUMENT,
@@ -119,10 +119,14 @@ class Capturer(_Capturer):
 
     # ---- The forward pass
 
-    def bind(self, first_layer: int, tensor: torch.Tensor) -> None:
+    def bind(self, first_layer: int, tensor: torch.Tensor, weights: object = None) -> None:
         """Use a tensor [layers, rows, k] of int16 or int32 on the device, of all layers, in the
         place of `ids`. A step then costs one kernel more, which brings its rows together.
         """
+        if weights is not None:
+            raise error(
+                Status.ERR_ARGUMENT, "routecap.torch.Capturer captures no weights: leave them out"
+            )
         if (
             first_layer
             or tuple(tensor.shape) != (self.layers, self.rows, self.k)

@@ -20,7 +20,7 @@ from routecap import (
 from routecap import Sequence as Conversation
 from routecap.adapter import error, layers_of, slice_table
 
-from ..names import DtypeLike, IdSpaceName
+from ..names import IdSpaceName, WeightsType
 from ._account import Account
 from ._blocks import BlockRows
 from ._reference import Reference, checked, digest_of
@@ -69,7 +69,7 @@ class Reader(Account):
         layer_k: Any = None,
         layer_min_k: Any = None,
         layer_visit: Any = None,
-        weights: DtypeLike | None = None,
+        weights: WeightsType | None = None,
         id_space: IdSpace | IdSpaceName = IdSpace.LOGICAL,
         oldest: int = 0,
         max_object_bytes: int = 1 << 30,
