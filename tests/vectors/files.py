@@ -92,6 +92,8 @@ def wrong(value):
         return 1 - value if value in (0, 1) else value + 1
     if isinstance(value, float):
         return value + 0.5
+    if value in ("nan", "inf", "-inf"):
+        return 0
     if value in ("ALL", "LANDED") or value.lstrip("-").isdigit():
         return 12345
     if value.startswith("ROUTECAP_"):
