@@ -31,7 +31,6 @@ func init() {
 	callsLike("routing_wait", (*Routing).Wait, "routing timeout_ns", "")
 	callsLike("routing_poll", (*Routing).Poll, "routing", "")
 	callsLike("routing_coverage", (*Routing).Coverage, "routing missing", "coverage")
-	callsLike("routing_copy_weights", (*Routing).CopyWeights, "routing options", "dst mask needed")
 	callsLike("routing_split", (*Routing).Split, "routing prompt_tokens generated_tokens", "prompt generated")
 	callsLike("routing_slice", (*Routing).Slice, "routing first rows", "slice")
 	callsLike("routing_merge", Merge, "routings", "merged")

@@ -272,7 +272,8 @@ SAYS: dict[str, dict[str, tuple[str, str] | None]] = {
         "backend_info config_init capturer_create capturer_load sink_bind sink_layer layer_record "
         "layers_record router_init layer_route step_issue step_arrive copy_options_init "
         "request_open request_accept request_accept_batch request_extract_into routing_copy_to "
-        "routing_view routing_serialize routing_deserialize routing_import sequence_create "
+        "routing_copy_weights routing_view routing_serialize routing_deserialize routing_import "
+        "sequence_create "
         "store_config_init store_create request_publish_batch request_adopt_batch".split()
     ),
     "python": {
@@ -301,7 +302,8 @@ SAYS: dict[str, dict[str, tuple[str, str] | None]] = {
         "capturer_probe step_issue step_arrive step_finalize request_open request_accept "
         "request_accept_batch request_coverage request_extract request_extract_batch "
         "request_finish_batch request_close_batch request_extract_into copy_options_init routing_wait "
-        "routing_view routing_coverage routing_slice routing_merge routing_copy_to routing_free "
+        "routing_view routing_coverage routing_slice routing_merge routing_copy_to routing_copy_weights "
+        "routing_free "
         "routing_serialize routing_deserialize routing_import serialized_info sequence_create "
         "sequence_free sequence_append sequence_routing sequence_spans sequence_tokens "
         "sequence_serialize store_config_init store_create store_free request_publish_batch "

@@ -104,6 +104,7 @@ public:
     void bind(const json &name, T *object) {
         EXPECT_NE(nullptr, object);
         EXPECT_TRUE(named<T>().emplace(name.get<std::string>(), object).second);
+        if constexpr (std::is_same_v<T, routecap_capturer>) weights_of_[name] = weights_dtype;
         if constexpr (std::is_same_v<T, routecap_store>) {
             const auto said = in()["config"].find("key_bytes");
             key_bytes_[name] =
@@ -123,6 +124,7 @@ public:
     void expect_view(const routecap_view &view, const json &expected);
 
     int32_t dtype = ROUTECAP_DTYPE_U8;   // of elements that come next
+    int32_t weights_dtype = 0;           // of weights that come next
     const uint64_t *needed = nullptr;    // how many bytes the call needs
     const uint64_t *elements = nullptr;  // how many elements there are of an array
 
@@ -179,8 +181,9 @@ private:
                std::map<std::string, routecap_capturer *>, std::map<std::string, routecap_store *>>
         objects_;
     std::map<std::string, uint64_t> requests_;
-    std::map<std::string, size_t> key_bytes_;  // of stores
-    std::map<std::string, Elements> memory_;   // of bound sinks
+    std::map<std::string, size_t> key_bytes_;    // of stores
+    std::map<std::string, int32_t> weights_of_;  // of capturers: their dtype
+    std::map<std::string, Elements> memory_;     // of bound sinks
     // Positions of steps whose rows arrive later, and of which step each are.
     std::deque<Elements> positions_;
     std::map<std::pair<std::string, uint64_t>, Elements *> positions_of_;
@@ -234,13 +237,15 @@ void Replay::point(T &s, const std::string &name, Field &field, const Said &said
     } else if (said[name].is_object()) {  // the memory of a sink
         const Said memory(said[name]);
         const auto count = memory.get<size_t>("elements");
-        auto &bound =
-            memory_.try_emplace(memory["memory"].get<std::string>(), count, dtype).first->second;
+        auto &bound = memory_
+                          .try_emplace(memory["memory"].get<std::string>(), count,
+                                       name == "weights" ? weights_dtype : dtype)
+                          .first->second;
         field = static_cast<Field>(bound.data(memory.get<size_t>("start")));
     } else {
         const json list = said[name].is_array() ? said[name] : json::array({said[name]});
         using Element = std::remove_const_t<std::remove_pointer_t<Field>>;
-        int32_t of = dtype;
+        int32_t of = name == "weights" ? weights_dtype : dtype;
         if constexpr (std::is_void_v<Element>)
             fields(s, [&](const std::string &each, auto &number) {
                 if (each == name + "_dtype") of = static_cast<int32_t>(number);
@@ -259,6 +264,7 @@ void Replay::fill(T &s, const Said &said) {
     fields(s, [&](const std::string &name, auto &field) {
         if (said.has(name)) field = number_of<std::remove_reference_t<decltype(field)>>(said[name]);
         if (name == "dtype") dtype = static_cast<int32_t>(field);
+        if (name == "weights_dtype" && field != 0) weights_dtype = static_cast<int32_t>(field);
     });
     others(s, [&](const char *name, auto &field) {
         if constexpr (!std::is_same_v<decltype(field), routecap_routing *&> &&
@@ -573,9 +579,14 @@ public:
         const json &wanted = r_.out()[key_];
         if (copies_) {
             ASSERT_EQ(wanted.size(), elements_.count()) << key_;
-            for (size_t i = 0; i < wanted.size(); i++)
-                expect_value(wanted[i], elements_.at(i).get<int64_t>(),
-                             std::string(key_) + " " + std::to_string(i));
+            for (size_t i = 0; i < wanted.size(); i++) {
+                const std::string what = std::string(key_) + " " + std::to_string(i);
+                const json is = elements_.at(i);
+                if (is.is_number_integer())
+                    expect_value(wanted[i], is.get<int64_t>(), what);
+                else
+                    expect(wanted[i], is, what);
+            }
             return;
         }
         const size_t all = r_.needed != nullptr ? *r_.needed : bytes_;

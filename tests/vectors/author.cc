@@ -850,6 +850,18 @@ void names(const json &value, std::set<std::string> &found) {
         for (const json &each : value) names(each, found);
 }
 
+// Which the model does not know.
+bool brings_weights(const json &in) {
+    for (const char *of : {"config", "shape", "view"})
+        if (in.contains(of) && in[of].value("weights_dtype", 0) != 0) return true;
+    for (const char *of : {"data", "head", "tail"})
+        if (in.contains(of) && in[of].size() > 1) {  // 64 bytes in each line
+            const auto line = in[of][1].get<std::string>();
+            if (line.size() >= 32 && line.substr(24, 8) != "00000000") return true;
+        }
+    return false;
+}
+
 }  // namespace
 
 bool lost() { return std::exchange(is_lost, false); }
@@ -864,6 +876,7 @@ std::string Vector::reason(const json &call) const {
         return "a capturer that owns no rows";
     if (name == "capturer_create" && (config.value("flags", 0) & ROUTECAP_CONFIG_CHECKED) != 0)
         return "checked mode";
+    if (brings_weights(in)) return "weights";
     if (kOver.count(name) > 0 || kAside.count(name) > 0) return name;
     std::set<std::string> used;
     names(in, used);

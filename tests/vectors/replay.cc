@@ -59,7 +59,9 @@ void Replay::call(const json &said) {
     const std::string name = whole["call"].get<std::string>();
     whole.has("status");
     call_ = &said, in_ = &in, out_ = &out, known_ = false;
-    dtype = ROUTECAP_DTYPE_U8, needed = elements = nullptr, later_ = nullptr;
+    dtype = ROUTECAP_DTYPE_U8, weights_dtype = 0, needed = elements = nullptr, later_ = nullptr;
+    if (in.has("capturer") && in["capturer"].is_string())
+        weights_dtype = weights_of_[in["capturer"]];
     kept_.clear(), segments_.clear();
     if (in.has("positions")) {  // of rows that arrive: written where the step looks for them
         Elements &to = *positions_of_.at({in["capturer"], in.get<uint64_t>("step")});
@@ -121,6 +123,27 @@ void Replay::expect_pointer(const json &expected, const void *pointer, const std
 
 // ---- What a view shows
 
+namespace {
+
+bool cell_is_weighted(const routecap_view &view, const routecap_segment &segment, uint64_t row,
+                      uint64_t layer) {
+    if (segment.weights == nullptr) return false;
+    const uint8_t *bits = segment.weights_validity + row * view.row_stride;
+    return (bits[layer / 8] >> layer % 8 & 1) != 0;
+}
+json weight_of_cell(const routecap_view &view, const routecap_segment &segment, uint64_t row,
+                    uint64_t layer, uint64_t column) {
+    Elements one(1, view.weights_dtype);
+    const size_t size = element_size(view.weights_dtype);
+    std::memcpy(one.data(),
+                static_cast<const uint8_t *>(segment.weights) + row * view.row_stride +
+                    (layer * view.k + column) * size,
+                size);
+    return one.at(0);
+}
+
+}  // namespace
+
 // What a view says of missing cells is what coverage says of them.
 void Replay::expect_reasons(const routecap_view &view, const std::vector<int32_t> &said) {
     routecap_coverage coverage{};
@@ -145,6 +168,8 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
     std::vector<int64_t> ids;
     std::vector<int32_t> valid;
     std::vector<uint64_t> tags;
+    json weights = json::array();  // 0 of a cell that has none
+    std::vector<int32_t> weighted;
     std::vector<int32_t> reasons;  // of each cell, 0 if it is valid
     uint64_t position = view.first;
     for (size_t s = 0; s < view.segment_count; s++) {
@@ -174,6 +199,11 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
                     ids.push_back(!is_valid       ? -1
                                   : column < used ? id_of_cell(view, segment, row, layer, column)
                                                   : ROUTECAP_NO_EXPERT);
+                const bool has_weights = cell_is_weighted(view, segment, row, layer);
+                weighted.push_back(has_weights);
+                for (uint64_t column = 0; column < view.k; column++)
+                    weights.push_back(
+                        has_weights ? weight_of_cell(view, segment, row, layer, column) : json(0));
             }
             const uint64_t tag = segment.tags != nullptr ? segment.tags[row] : segment.tag;
             tags.push_back(any ? tag : 0);
@@ -186,16 +216,17 @@ void Replay::expect_view(const routecap_view &view, const json &expected) {
         const auto of = [&](const auto *array) {
             return written(std::vector(array, array + view.layers));
         };
-        const std::map<std::string, json> arrays = {
-            {"ids", written(ids)},
-            {"valid", written(valid)},
-            {"tags", written(tags)},
-            {"layer_map", of(view.layer_map)},
-            {"layer_experts", of(view.layer_experts)},
-            {"layer_provenance", of(view.layer_provenance)},
-            {"layer_k", of(view.layer_k)},
-            {"layer_min_k", of(view.layer_min_k)},
-            {"layer_visit", of(view.layer_visit)}};
+        const std::map<std::string, json> arrays = {{"ids", written(ids)},
+                                                    {"valid", written(valid)},
+                                                    {"tags", written(tags)},
+                                                    {"weights", weights},
+                                                    {"weighted", written(weighted)},
+                                                    {"layer_map", of(view.layer_map)},
+                                                    {"layer_experts", of(view.layer_experts)},
+                                                    {"layer_provenance", of(view.layer_provenance)},
+                                                    {"layer_k", of(view.layer_k)},
+                                                    {"layer_min_k", of(view.layer_min_k)},
+                                                    {"layer_visit", of(view.layer_visit)}};
         const auto found = arrays.find(key);
         ASSERT_NE(arrays.end(), found) << key;
         expect(value, found->second, key);
@@ -236,6 +267,12 @@ void Replay::write_sink() {
     auto *to = static_cast<uint8_t *>(sink->ids) + in_->get<size_t>("first_row") * stride * size;
     for (size_t row = 0; row < ids.count() / columns; row++, to += stride * size)
         std::memcpy(to, ids.data(row * columns), columns * size);
+    if (!in_->has("weights")) return;
+    Elements weights(in()["weights"], weights_dtype);
+    const size_t bytes = element_size(weights_dtype);
+    to = static_cast<uint8_t *>(sink->weights) + in_->get<size_t>("first_row") * stride * bytes;
+    for (size_t row = 0; row < weights.count() / columns; row++, to += stride * bytes)
+        std::memcpy(to, weights.data(row * columns), columns * bytes);
 }
 
 // Asks for the size of the header, unless the vector says it; then puts the pieces together.

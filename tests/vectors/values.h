@@ -142,15 +142,23 @@ public:
             default: break;
         }
         const auto v = number<int64_t>(value);
-        // Little endian.
+        // Little endian. Of F16 and BF16 the vectors have the bits.
         std::memcpy(memory_.get() + i * element_size(dtype_), &v, element_size(dtype_));
     }
     json at(size_t i) const {
         const auto get = [&](auto v) {
             std::memcpy(&v, memory_.get() + i * sizeof v, sizeof v);
+            if constexpr (std::is_same_v<decltype(v), float>)
+                if (!std::isfinite(v)) return json(std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf");
             return json(v);
         };
+        const auto half = [&](int infinity) {
+            const json bits = get(uint16_t{});
+            return (bits.get<int>() & 0x7fff) > infinity ? json("nan") : bits;
+        };
         switch (dtype_) {
+            case ROUTECAP_DTYPE_F16: return half(0x7c00);
+            case ROUTECAP_DTYPE_BF16: return half(0x7f80);
             case ROUTECAP_DTYPE_U8: return get(uint8_t{});
             case ROUTECAP_DTYPE_I16: return get(int16_t{});
             case ROUTECAP_DTYPE_U16: return get(uint16_t{});

@@ -69,10 +69,6 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) -> Result<bool, Inexpressible>
             let answer = replay.routing(call)?.poll();
             call.delivered(replay, answer, &[]);
         }
-        "routing_copy_weights" => {
-            let answer = replay.routing(call)?.copy_weights(replay.given(call, "options"));
-            call.delivered(replay, answer, &["dst", "mask", "needed"]);
-        }
         "routing_split" => {
             let answer = replay.routing(call)?.split(replay.given(call, "prompt_tokens"), replay.given(call, "generated_tokens"));
             call.delivered(replay, answer, &["prompt", "generated"]);
