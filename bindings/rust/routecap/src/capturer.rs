@@ -15,7 +15,7 @@ use crate::step::status_for_each;
 use crate::{
     AcceptItem, ArrivedRows, Backend, Completeness, CopyOptions, Coverage, Extract, ExtractItem,
     Finalized, FinishItem, ItemStatus, Kept, Landing, LayerStats, Load, Missing, Policy,
-    RequestGuard, RequestId, Routing, Stats, Step, Strictness, sys,
+    RequestGuard, RequestId, Routing, Stats, Step, Strictness, WeightsType, sys,
 };
 
 /// A capturer, shared: the calls that every thread may make at any time, also while steps are in
@@ -62,6 +62,7 @@ struct Shared {
     k: u32,
     layer_k: Vec<u32>,
     layer_experts: Vec<u32>,
+    weights: Option<WeightsType>,
 }
 
 // SAFETY: all functions but those of `Forward` may be called on any thread at any time; destroy
@@ -89,9 +90,12 @@ impl Capturer {
         k: u32,
         layer_k: Vec<u32>,
         layer_experts: Vec<u32>,
+        weights: Option<WeightsType>,
     ) -> Capturer {
         let raw = NonNull::new(raw).expect("a capturer that was created");
-        Capturer { shared: Arc::new(Shared { raw, backend, disabled, k, layer_k, layer_experts }) }
+        Capturer {
+            shared: Arc::new(Shared { raw, backend, disabled, k, layer_k, layer_experts, weights }),
+        }
     }
 
     /// The library's handle, for functions of [`sys`]. It is valid as long as this capturer lives,
@@ -116,6 +120,11 @@ impl Capturer {
     /// The most experts of a token in a captured layer; [`k`](Self::k) of one that does not exist.
     pub fn layer_k(&self, layer: u32) -> u32 {
         self.shared.layer_k.get(layer as usize).copied().unwrap_or(self.shared.k)
+    }
+
+    /// The type of the weights that are captured; `None`: none are.
+    pub fn weights_type(&self) -> Option<WeightsType> {
+        self.shared.weights
     }
 
     /// How many layers are captured.
@@ -261,7 +270,9 @@ impl Capturer {
         // Rows are in host memory on every backend.
         let checker = Checker { place: (!self.is_disabled()).then_some(Place::Host) };
         let layers = self.shared.layer_experts.len();
-        let rows = rows.map(|rows| rows.checked(&checker, layers, self.k())).transpose()?;
+        let rows = rows
+            .map(|rows| rows.checked(&checker, layers, self.k(), self.weights_type()))
+            .transpose()?;
         let rows = rows.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the memory was checked to hold what is read, and lives until the call returns;
         // that of positions is as its giver promised.

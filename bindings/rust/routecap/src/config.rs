@@ -10,7 +10,7 @@ use crate::error::{Result, check};
 use crate::layers::{Layers, check_layers, layer_methods, list};
 use crate::number::{named, numbers};
 use crate::sys;
-use crate::{Capturer, DType, Forward};
+use crate::{Capturer, DType, Forward, WeightsType};
 
 /// Where the sink is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,7 +147,8 @@ impl fmt::Debug for Config {
         shown
             .field("rows", &raw.rows)
             .field("slots", &raw.slots)
-            .field("sink_dtype", &DType::of(raw.sink_dtype));
+            .field("sink_dtype", &DType::of(raw.sink_dtype))
+            .field("weights", &WeightsType::of(raw.weights_dtype));
         for (name, flag) in SWITCHES {
             shown.field(name, &(raw.flags & flag != 0));
         }
@@ -237,6 +238,16 @@ impl Config {
     /// Of the library's sink: I16 (default), I32 or I64.
     pub fn sink_dtype(mut self, dtype: DType) -> Self {
         self.raw.sink_dtype = dtype as i32;
+        self
+    }
+
+    /// Capture the router's weights too, a number for each id, as they are: of this type. Default
+    /// none. The ids and weights of a row may take 4096 bytes.
+    ///
+    /// A cell can have ids without weights. The weights of a cell are missing if its ids are, if
+    /// nobody recorded them, or if one of them is NaN.
+    pub fn weights(mut self, weights: WeightsType) -> Self {
+        self.raw.weights_dtype = weights as i32;
         self
     }
 
@@ -347,6 +358,7 @@ impl Config {
                 raw.k,
                 layer_k,
                 layer_experts,
+                WeightsType::of(raw.weights_dtype),
             )
         };
         let forward = Forward::new(capturer.clone());

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::error::{Completeness, Error, ErrorKind, Result, check};
-use crate::memory::IdElement;
+use crate::memory::Element;
 use crate::number::named;
-use crate::sys;
+use crate::{View, sys};
 
 /// In which order rows and layers are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -117,7 +117,7 @@ impl CopyOptions {
         self
     }
 
-    pub(crate) fn raw<T: IdElement>(&self) -> sys::routecap_copy_options {
+    pub(crate) fn raw<T: Element>(&self) -> sys::routecap_copy_options {
         sys::routecap_copy_options { dtype: T::DTYPE as i32, ..self.raw }
     }
 
@@ -134,6 +134,14 @@ impl CopyOptions {
             layers.saturating_sub(self.raw.first_layer)
         }
     }
+}
+
+/// How many cells a copy of a view has.
+pub(crate) fn dense_cells(view: &View<'_>, options: &CopyOptions) -> Result<usize> {
+    let cells = view.rows().checked_mul(options.copied_layers(view.layers()).into());
+    cells
+        .map(|cells| cells as usize)
+        .ok_or_else(|| Error::new(ErrorKind::NoMemory, "more cells than there can be memory"))
 }
 
 /// Ids that were copied out, and which of them are valid.
@@ -159,7 +167,7 @@ pub(crate) type Copy<'a> = &'a dyn Fn(
 
 /// Copies into `dst` and `mask`. With `k`, of what is copied, memory for a dense copy that is longer
 /// than it is refused: who made it took it for that of another shape.
-pub(crate) fn copy_into<T: IdElement>(
+pub(crate) fn copy_into<T: Element>(
     options: &CopyOptions,
     dst: &mut [T],
     mask: Option<&mut [bool]>,
@@ -198,7 +206,7 @@ pub(crate) fn copy_into<T: IdElement>(
 }
 
 /// How many elements of `T` a copy with a mask takes.
-pub(crate) fn copy_len<T: IdElement>(options: &CopyOptions, copy: Copy<'_>) -> Result<usize> {
+pub(crate) fn copy_len<T: Element>(options: &CopyOptions, copy: Copy<'_>) -> Result<usize> {
     let raw = options.raw::<T>();
     let mut needed = 0;
     let mut mask = 0;

@@ -28,6 +28,8 @@ pub struct Coverage {
     pub blocks: u64,
     /// Valid cells of layers that are recomputed.
     pub cells_recomputed: u64,
+    /// Cells whose weights are there; 0 without weights.
+    pub cells_weighted: u64,
 }
 
 impl Coverage {
@@ -102,6 +104,7 @@ pub(crate) fn coverage_into(
         cells_missing: raw.cells_missing,
         blocks: raw.blocks,
         cells_recomputed: raw.cells_recomputed,
+        cells_weighted: raw.cells_weighted,
     })
 }
 

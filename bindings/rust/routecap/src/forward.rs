@@ -9,7 +9,7 @@ use crate::source::place_of;
 use crate::step::status_for_each;
 use crate::{
     Backend, Capturer, DType, Element, IssueOptions, Issued, LayerProbe, LayerSource, Logits,
-    Received, Router, Source, Span, Step, Stream, sys,
+    Received, Router, Source, Span, Step, Stream, WeightElement, WeightsType, sys,
 };
 
 /// Where the ids of one layer, or of several at equal distances, are written (`routecap_sink`).
@@ -29,6 +29,10 @@ pub struct Sink {
     pub layer_stride: i64,
     /// The bytes at `ids`, to be checked; 0: not stated, as of what [`Forward::sink`] gives.
     pub ids_bytes: u64,
+    /// The weights of the same cells, with the same strides in elements of
+    /// [`Config::weights`](crate::Config::weights); NULL: without weights, and those of the layer are
+    /// missing. Each column of a row that is begun is NaN until it is written.
+    pub weights: *mut c_void,
 }
 
 // SAFETY: it is an address and numbers; to write there is unsafe already.
@@ -143,7 +147,7 @@ impl Forward {
     ///
     /// # Safety
     ///
-    /// `sink` describes memory that the capturer's device (or on the host backend this process) may
+    /// `sink` describes memory, of ids and of weights, that the capturer's device (or on the host backend this process) may
     /// read and write, of which every element is initialised. It stays in place, and nothing but
     /// this `Forward` and the routers that it is given to use it, until capturer and `Forward` are
     /// dropped, and as long as graphs that write it are replayed.
@@ -157,7 +161,7 @@ impl Forward {
             row_stride: sink.row_stride,
             layer_stride: sink.layer_stride,
             ids_bytes: sink.ids_bytes,
-            ..Default::default()
+            weights: sink.weights,
         };
         // SAFETY: as the caller promises.
         check(unsafe { sys::routecap_sink_bind(self.capturer.as_raw(), first_layer, layers, &raw) })
@@ -196,6 +200,7 @@ impl Forward {
             row_stride,
             layer_stride,
             ids_bytes: 0,
+            weights: raw.weights,
         }))
     }
 
@@ -209,6 +214,44 @@ impl Forward {
     /// the first begin, or if the layer has no memory; [`DType`](crate::ErrorKind::DType) if the
     /// sink has another; [`Argument`](crate::ErrorKind::Argument) on the CUDA backend.
     pub fn sink_mut<T: Element>(&mut self, layer: u32) -> Result<&mut [T]> {
+        let (sink, len) = self.begun_rows(layer)?;
+        if sink.dtype != T::DTYPE {
+            return Err(Error::new(
+                ErrorKind::DType,
+                format!("the sink's elements are {:?}", sink.dtype),
+            ));
+        }
+        // SAFETY: in the library's sink, which has no gaps, begin has written these rows; of
+        // adopted memory `bind` demands it. Nobody else uses the sink while this `Forward` is
+        // borrowed: on the host backend it is read and written by calls that need it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(sink.ids.cast(), len) })
+    }
+
+    /// The same of the weights, beside the ids of [`sink_mut`](Self::sink_mut). Each is NaN until it is
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// As [`sink_mut`](Self::sink_mut); [`State`](crate::ErrorKind::State) also if the layer has no
+    /// memory for weights; [`DType`](crate::ErrorKind::DType) if the capturer's weights are others.
+    pub fn sink_weights_mut<W: WeightElement>(&mut self, layer: u32) -> Result<&mut [W]> {
+        let (sink, len) = self.begun_rows(layer)?;
+        if sink.weights.is_null() {
+            return Err(Error::new(
+                ErrorKind::State,
+                format!("layer {layer} has no sink for weights"),
+            ));
+        }
+        let weights = self.capturer.weights_type();
+        if weights.map(WeightsType::dtype) != Some(W::DTYPE) {
+            return Err(Error::new(ErrorKind::DType, format!("the weights are {weights:?}")));
+        }
+        // SAFETY: as in `sink_mut`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(sink.weights.cast(), len) })
+    }
+
+    /// The sink of a layer on the host, and the elements of its rows that were begun.
+    fn begun_rows(&mut self, layer: u32) -> Result<(Sink, usize)> {
         if self.capturer.backend() != Backend::Host {
             return Err(Error::new(ErrorKind::Argument, "the sink is memory of the device"));
         }
@@ -218,18 +261,8 @@ impl Forward {
                 format!("layer {layer} has no rows that were begun"),
             ));
         };
-        if sink.dtype != T::DTYPE {
-            return Err(Error::new(
-                ErrorKind::DType,
-                format!("the sink's elements are {:?}", sink.dtype),
-            ));
-        }
         let stride = if sink.row_stride == 0 { i64::from(sink.k) } else { sink.row_stride };
-        let len = (self.begun - 1) as usize * stride as usize + sink.k as usize;
-        // SAFETY: in the library's sink, which has no gaps, begin has written these rows; of
-        // adopted memory `bind` demands it. Nobody else uses the sink while this `Forward` is
-        // borrowed: on the host backend it is read and written by calls that need it.
-        Ok(unsafe { std::slice::from_raw_parts_mut(sink.ids.cast(), len) })
+        Ok((sink, (self.begun - 1) as usize * stride as usize + sink.k as usize))
     }
 
     // ---- A forward pass
@@ -265,7 +298,9 @@ impl Forward {
     /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) for fewer columns than k, and memory that
     /// is not as long as what is read; [`Capacity`](crate::ErrorKind::Capacity) for rows outside the
     /// sink; [`Conflict`](crate::ErrorKind::Conflict) for rows recorded already;
-    /// [`State`](crate::ErrorKind::State) if the layer has no sink;
+    /// [`State`](crate::ErrorKind::State) if the layer has no sink, or weights are given and it has
+    /// none for weights; [`DType`](crate::ErrorKind::DType) for weights of another type than the
+    /// capturer's;
     /// [`Argument`](crate::ErrorKind::Argument) for memory on the other side.
     /// Nothing is written then.
     pub fn record(&mut self, layer: u32, source: &Source<'_>, stream: Stream) -> Result<()> {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::memory::{AnySlice, Place};
-use crate::{IdSpace, Provenance, Reason, Routing, sys};
+use crate::{DType, IdSpace, Provenance, Reason, Routing, WeightsType, sys};
 
 /// Whether ids from elsewhere are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,6 +27,8 @@ pub struct ArraySegment<'a> {
     rows: u64,
     ids: Option<AnySlice<'a>>,
     validity: Option<&'a [u8]>,
+    weights: Option<AnySlice<'a>>,
+    weights_validity: Option<&'a [u8]>,
     tags: Option<&'a [u64]>,
     tag: u64,
     reason: i32,
@@ -35,7 +37,17 @@ pub struct ArraySegment<'a> {
 impl<'a> ArraySegment<'a> {
     /// `rows` rows from position `first` on; all their cells are missing until they have ids.
     pub fn new(first: u64, rows: u64) -> Self {
-        ArraySegment { first, rows, ids: None, validity: None, tags: None, tag: 0, reason: 0 }
+        ArraySegment {
+            first,
+            rows,
+            ids: None,
+            validity: None,
+            weights: None,
+            weights_validity: None,
+            tags: None,
+            tag: 0,
+            reason: 0,
+        }
     }
 
     /// `[rows, layers, k]` in C order: `u8` if there are at most 256 experts, or 255 where a cell may
@@ -51,6 +63,21 @@ impl<'a> ArraySegment<'a> {
     /// all layers are valid.
     pub fn validity(mut self, validity: &'a [u8]) -> Self {
         self.validity = Some(validity);
+        self
+    }
+
+    /// `[rows, layers, k]` the weight of each id: `f32`, [`F16`](crate::F16) or
+    /// [`BF16`](crate::BF16), the same in all segments. With a [`row_stride`](Arrays::row_stride) the
+    /// rows lie as far apart as those of the ids. Default none: the weights are missing.
+    pub fn weights(mut self, weights: impl Into<AnySlice<'a>>) -> Self {
+        self.weights = Some(weights.into());
+        self
+    }
+
+    /// `[rows, validity_bytes]` as [`validity`](Self::validity): the layers whose weights are there.
+    /// Default those whose ids are.
+    pub fn weights_validity(mut self, validity: &'a [u8]) -> Self {
+        self.weights_validity = Some(validity);
         self
     }
 
@@ -95,6 +122,7 @@ pub struct Arrays<'a> {
     id_space: IdSpace,
     validity_bytes: u32,
     row_stride: u64,
+    weights: Option<WeightsType>,
     layer_map: Option<&'a [i32]>,
     layer_experts: Option<&'a [u32]>,
     layer_k: Option<&'a [u32]>,
@@ -116,6 +144,7 @@ impl<'a> Arrays<'a> {
             id_space: IdSpace::Logical,
             validity_bytes: 0,
             row_stride: 0,
+            weights: None,
             layer_map: None,
             layer_experts: None,
             layer_k: None,
@@ -175,15 +204,21 @@ impl<'a> Arrays<'a> {
         self
     }
 
+    /// The type of the weights. Default that of the segments', or none.
+    pub fn weights(mut self, weights: WeightsType) -> Self {
+        self.weights = Some(weights);
+        self
+    }
+
     /// Bytes of validity in a row. Default `layers` / 8, rounded up.
     pub fn validity_bytes(mut self, bytes: u32) -> Self {
         self.validity_bytes = bytes;
         self
     }
 
-    /// Bytes from one row of a segment to the next, of ids and of validity: a multiple of the size
-    /// of an id, and no less than ids and validity of a row take. Default dense: the rows of the
-    /// ids follow one another, and those of the validity too.
+    /// Bytes from one row of a segment to the next, of ids, weights and the validity of both: a
+    /// multiple of the size of an id and of a weight, and no less than all of these take in a row.
+    /// Default dense: the rows of the ids follow one another, and so do those of each other.
     pub fn row_stride(mut self, bytes: u64) -> Self {
         self.row_stride = bytes;
         self
@@ -195,8 +230,9 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    /// The segments in C's form, checked to be as long as they say, and their dtype.
-    fn checked(&self) -> Result<(Vec<sys::routecap_segment>, i32)> {
+    /// The segments in C's form, checked to be as long as they say, and the dtypes of their ids and
+    /// weights.
+    fn checked(&self) -> Result<(Vec<sys::routecap_segment>, i32, i32)> {
         let fits = |name: &str, len: usize, good: bool| match good {
             true => Ok(()),
             false => Err(Error::new(
@@ -232,6 +268,7 @@ impl<'a> Arrays<'a> {
         let validity_bytes =
             if self.validity_bytes == 0 { self.layers.div_ceil(8) } else { self.validity_bytes };
         let mut dtype = None;
+        let mut weights_dtype = self.weights.map(WeightsType::dtype);
         let mut segments = Vec::with_capacity(self.segments.len());
         for segment in &self.segments {
             if let Some(ids) = &segment.ids {
@@ -252,6 +289,25 @@ impl<'a> Arrays<'a> {
                 let bytes = u64::from(validity_bytes);
                 rows_fit("validity", validity.len(), 1, segment.rows, bytes, bytes)?;
             }
+            if let Some(weights) = &segment.weights {
+                if weights.place != Place::Host {
+                    return Err(Error::new(
+                        ErrorKind::Argument,
+                        "weights are memory of the device: import takes slices",
+                    ));
+                }
+                if *weights_dtype.get_or_insert(weights.dtype) != weights.dtype {
+                    return Err(Error::new(ErrorKind::DType, "segments have weights of one dtype"));
+                }
+                let per_row = u64::from(self.layers) * u64::from(self.k);
+                let size = weights.dtype.size();
+                let last = per_row.saturating_mul(size as u64);
+                rows_fit("weights", weights.len, size, segment.rows, per_row, last)?;
+            }
+            if let Some(validity) = segment.weights_validity {
+                let bytes = u64::from(validity_bytes);
+                rows_fit("weights_validity", validity.len(), 1, segment.rows, bytes, bytes)?;
+            }
             if let Some(tags) = segment.tags {
                 fits("tags", tags.len(), tags.len() as u64 == segment.rows)?;
             }
@@ -263,10 +319,13 @@ impl<'a> Arrays<'a> {
                 tags: segment.tags.map_or(std::ptr::null(), <[_]>::as_ptr),
                 tag: segment.tag,
                 reason: segment.reason,
-                ..Default::default()
+                reserved: 0,
+                weights: segment.weights.map_or(std::ptr::null(), |weights| weights.address),
+                weights_validity: segment.weights_validity.map_or(std::ptr::null(), <[_]>::as_ptr),
             });
         }
-        Ok((segments, dtype.map_or(0, |dtype| dtype as i32)))
+        let number = |dtype: Option<DType>| dtype.map_or(0, |dtype| dtype as i32);
+        Ok((segments, number(dtype), number(weights_dtype)))
     }
 
     /// Imports; the memory of the segments is copied, or lent until `release` is called with
@@ -281,7 +340,7 @@ impl<'a> Arrays<'a> {
         release: sys::routecap_release,
         context: *mut c_void,
     ) -> Result<Routing> {
-        let (segments, dtype) = self.checked()?;
+        let (segments, dtype, weights_dtype) = self.checked()?;
         let uniform = [self.layer_k, self.layer_min_k]
             .iter()
             .all(|given| given.is_none_or(|of| of.iter().all(|each| *each == self.k)));
@@ -309,7 +368,8 @@ impl<'a> Arrays<'a> {
             layer_k: self.layer_k.map_or(std::ptr::null(), <[_]>::as_ptr),
             layer_min_k: self.layer_min_k.map_or(std::ptr::null(), <[_]>::as_ptr),
             layer_visit: self.layer_visit.map_or(std::ptr::null(), <[_]>::as_ptr),
-            ..Default::default()
+            weights_dtype,
+            reserved: 0,
         };
         let mut routing = std::ptr::null_mut();
         // SAFETY: every array was checked to be as long as the view says; they live until the call
@@ -340,7 +400,8 @@ impl Routing {
     /// [`Argument`](ErrorKind::Argument) for numbers beyond their limits, segments out of order or
     /// arrays of the wrong length; [`ShapeMismatch`](ErrorKind::ShapeMismatch) for a row stride
     /// that is too small or no multiple of the size of an id; [`DType`](ErrorKind::DType);
-    /// [`Format`](ErrorKind::Format) for an id of a valid cell that is out of range or there twice.
+    /// [`Format`](ErrorKind::Format) for an id of a valid cell that is out of range or there twice,
+    /// and for weights of a cell without ids, or that are NaN.
     pub fn import(arrays: &Arrays<'_>, trust: Trust) -> Result<Routing> {
         // SAFETY: nothing is lent.
         unsafe { arrays.import(trust, None, std::ptr::null_mut()) }
@@ -348,8 +409,8 @@ impl Routing {
 
     /// The same without a copy, if the rows of all segments lie as a [`View`](crate::View) has
     /// them: with its [`row_stride`](crate::View::row_stride), with validity directly behind the
-    /// ids of each row, and with zeros up to the next. Arrays that lie differently are copied, and
-    /// `owner` is dropped at once.
+    /// ids of each row, and with zeros up to the next (with weights: as a view of a routing with
+    /// weights has them). Arrays that lie differently are copied, and `owner` is dropped at once.
     ///
     /// `arrays` describes memory of `owner`, which the routing keeps. It is dropped on any thread
     /// when the routing, and all that shares rows with it, is gone, and at once if the call fails;

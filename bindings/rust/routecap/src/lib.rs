@@ -94,6 +94,7 @@ mod stats;
 mod step;
 mod store;
 mod view;
+mod weights;
 mod wire;
 
 #[cfg(feature = "ndarray")]
@@ -133,6 +134,7 @@ pub use step::{
 };
 pub use store::{Adoption, Prefix, Store, StoreConfig, key_chain};
 pub use view::{Ids, Row, Segment, View};
+pub use weights::{CopiedWeights, WeightElement, Weights, WeightsType};
 pub use wire::{
     WireColumns, WireDecoder, WireDescription, WireFacts, WireFormat, WireHint, WireOptions,
     WireReport,

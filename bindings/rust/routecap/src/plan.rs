@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result, check};
 use crate::layers::{Layers, layer_methods, list};
 use crate::memory::IdElement;
 use crate::number::numbers;
-use crate::{Order, Routing, Stream, sys};
+use crate::{Order, Routing, Stream, WeightElement, sys};
 
 numbers! {
     /// How a micro-batch lies before it is divided.
@@ -401,6 +401,50 @@ impl<T: IdElement> Plan<T> {
             )
         })?;
         Ok(report)
+    }
+
+    /// Write the weights of this rank, in its layout, to `dst`: those of the ids that
+    /// [`gather`](Self::gather) writes with the same sources (`routecap_plan_gather_weights`). `W` is
+    /// the type of the weights of all sources, or `f32`. Where weights are missing, `missing` is
+    /// written, such as NaN or 0; the experts of filled cells have the weight 0. Returns how many
+    /// needed cells have no weights.
+    ///
+    /// # Errors
+    ///
+    /// [`DType`](ErrorKind::DType) if a source has no weights, or none that can be had as `W`;
+    /// [`ShapeMismatch`](ErrorKind::ShapeMismatch), also for a `dst` that is longer than the ids;
+    /// [`OutOfRange`](ErrorKind::OutOfRange), [`Overlap`](ErrorKind::Overlap),
+    /// [`UnknownLayer`](ErrorKind::UnknownLayer), [`NotReady`](ErrorKind::NotReady) and
+    /// [`BufferTooSmall`](ErrorKind::BufferTooSmall) as [`gather`](Self::gather).
+    pub fn gather_weights<W: WeightElement>(
+        &self,
+        sources: &[(u64, &Routing)],
+        missing: f32,
+        dst: &mut [W],
+    ) -> Result<u64> {
+        let wanted = self.describe()?.ids_bytes / size_of::<T>() as u64;
+        if dst.len() as u64 > wanted {
+            return Err(Error::new(
+                ErrorKind::ShapeMismatch,
+                format!("dst has {} elements, not {wanted}", dst.len()),
+            ));
+        }
+        let (sources, mut missing_cells) = (sources_of(sources), 0);
+        // SAFETY: the plan and the routings live; `dst` is as long as it is said.
+        check(unsafe {
+            sys::routecap_plan_gather_weights(
+                self.raw.as_ptr(),
+                sources.as_ptr(),
+                size_of::<sys::routecap_plan_source>(),
+                sources.len(),
+                W::DTYPE as i32,
+                missing,
+                dst.as_mut_ptr().cast(),
+                size_of_val(dst),
+                &mut missing_cells,
+            )
+        })?;
+        Ok(missing_cells)
     }
 
     /// Send one element for each token the same way, token ids for instance

@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::capturer::nanoseconds;
-use crate::copy::{copy_into, copy_len};
+use crate::copy::{copy_into, copy_len, dense_cells};
 use crate::coverage::{all_missing, coverage_into};
-use crate::error::{Completeness, Error, ErrorKind, Result, check};
+use crate::error::{Completeness, Result, check};
 use crate::memory::IdElement;
 use crate::range::Rows;
 use crate::view::View;
@@ -216,8 +216,8 @@ impl Routing {
     ///
     /// [`Argument`](crate::ErrorKind::Argument) for no routing at all;
     /// [`Conflict`](crate::ErrorKind::Conflict) if two have a cell with different sets of ids;
-    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) if k, the id space or the experts of one
-    /// layer differ.
+    /// [`ShapeMismatch`](crate::ErrorKind::ShapeMismatch) if k, the id space, the type of the
+    /// weights or the experts of one layer differ.
     pub fn merge<'a>(routings: impl IntoIterator<Item = &'a Routing>) -> Result<Routing> {
         let routings: Vec<*const sys::routecap_routing> =
             routings.into_iter().map(|routing| routing.as_raw().cast_const()).collect();
@@ -317,12 +317,7 @@ impl Routing {
     /// As [`copy_to`](Self::copy_to).
     pub fn to_vec<T: IdElement>(&self, options: &CopyOptions) -> Result<Copied<T>> {
         let mut ids = vec![T::default(); self.copy_len::<T>(options)?];
-        let view = self.view()?;
-        let cells = view.rows().checked_mul(options.copied_layers(view.layers()).into());
-        let cells = cells.ok_or_else(|| {
-            Error::new(ErrorKind::NoMemory, "more cells than there can be memory")
-        })?;
-        let mut mask = vec![false; cells as usize];
+        let mut mask = vec![false; dense_cells(&self.view()?, options)?];
         let completeness = self.copy_to(&mut ids, Some(&mut mask), options)?;
         Ok(Copied { ids, mask, completeness })
     }

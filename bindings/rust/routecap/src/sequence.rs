@@ -5,7 +5,7 @@ use std::ptr::{NonNull, null_mut};
 
 use crate::error::{Completeness, ErrorKind, Result, check};
 use crate::layers::{Layers, layer_methods, list};
-use crate::{ALL, IdSpace, Routing, sys};
+use crate::{ALL, IdSpace, Routing, WeightsType, sys};
 
 /// What a sequence holds (`routecap_sequence_config`), a builder.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,12 @@ impl SequenceConfig {
     /// What the ids number.
     pub fn id_space(mut self, id_space: IdSpace) -> Self {
         self.raw.id_space = id_space.value();
+        self
+    }
+
+    /// It has weights of this type. Default none.
+    pub fn weights(mut self, weights: WeightsType) -> Self {
+        self.raw.weights_dtype = weights as i32;
         self
     }
 
@@ -301,12 +307,15 @@ impl Sequence {
     /// An empty sequence for rows as those of a routing.
     pub fn like(routing: &Routing) -> Result<Sequence> {
         let view = routing.view()?;
-        let config = SequenceConfig::new(view.layers(), view.k(), 0)
+        let mut config = SequenceConfig::new(view.layers(), view.k(), 0)
             .layer_map(view.layer_map())
             .layer_experts(view.layer_experts())
             .layer_k(view.layer_k())
             .layer_min_k(view.layer_min_k())
             .layer_visit(view.layer_visit());
+        if let Some(weights) = view.weights_type() {
+            config = config.weights(weights);
+        }
         config.id_space(view.id_space()).create()
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result, check};
 use crate::import::release;
-use crate::{DType, IdSpace, Routing, Rows, Trust, sys};
+use crate::{DType, IdSpace, Routing, Rows, Trust, WeightsType, sys};
 
 impl Routing {
     /// How many bytes the serialised form takes.
@@ -139,6 +139,8 @@ pub struct SerializedInfo {
     pub dtype: DType,
     /// What the ids number.
     pub id_space: IdSpace,
+    /// Of the weights; `None`: there are none.
+    pub weights: Option<WeightsType>,
 }
 
 /// Read the fixed part of a serialised routing's header (`routecap_serialized_info`): what it is,
@@ -166,6 +168,7 @@ pub fn serialized_info(bytes: &[u8]) -> Result<SerializedInfo> {
         dtype: DType::of(raw.dtype)
             .ok_or_else(|| Error::new(ErrorKind::Format, format!("dtype {}", raw.dtype)))?,
         id_space: IdSpace::of(raw.id_space),
+        weights: WeightsType::of(raw.weights_dtype),
     })
 }
 

@@ -95,6 +95,9 @@ pub(crate) use placement_methods;
 pub struct Source<'a> {
     ids: Option<AnySlice<'a>>,
     pub(crate) layout: Layout,
+    weights: Option<AnySlice<'a>>,
+    weights_start: usize,
+    weights_row_stride: i64,
     pub(crate) placement: Placement<'a>,
     offset: i32,
     table: Option<Slice<'a, i32>>,
@@ -110,11 +113,14 @@ impl<'a> Source<'a> {
     }
 
     /// What several layers have in common, for
-    /// [`Forward::record_layers`](crate::Forward::record_layers): without ids and table.
+    /// [`Forward::record_layers`](crate::Forward::record_layers): without ids, table and weights.
     pub fn common(rows: u32) -> Self {
         Source {
             ids: None,
             layout: Layout::default(),
+            weights: None,
+            weights_start: 0,
+            weights_row_stride: 0,
             placement: Placement { rows, ..Placement::default() },
             offset: 0,
             table: None,
@@ -146,6 +152,28 @@ impl<'a> Source<'a> {
     /// Columns present, the layer's k or more. Default that k; of several layers, the largest.
     pub fn columns(mut self, columns: u32) -> Self {
         self.layout.columns = columns;
+        self
+    }
+
+    /// The weight of each id, in adjacent columns, to be recorded with the ids: of the capturer's
+    /// [`weights`](crate::Config::weights). The memory is exactly as long as rows x `columns`, unless
+    /// [`weights_row_stride`](Self::weights_row_stride) says otherwise. Without it the weights are
+    /// missing, but with ids of [`IdWeight`](crate::IdWeight) and weights of
+    /// [`BF16`](crate::WeightsType::BF16) those in the ids are recorded.
+    pub fn weights(mut self, weights: impl Into<AnySlice<'a>>) -> Self {
+        self.weights = Some(weights.into());
+        self
+    }
+
+    /// The element of the weights that is row 0, column 0. Default 0.
+    pub fn weights_start(mut self, element: usize) -> Self {
+        self.weights_start = element;
+        self
+    }
+
+    /// Elements from one row of the weights to the next. Default `columns`.
+    pub fn weights_row_stride(mut self, elements: i64) -> Self {
+        self.weights_row_stride = elements;
         self
     }
 
@@ -194,11 +222,26 @@ impl<'a> Source<'a> {
         self.layout.check(checker, "ids", ids, self.placement.rows, k, more)
     }
 
+    /// The same of weights.
+    fn check_weights(&self, checker: &Checker, k: u32, weights: &AnySlice<'_>) -> Result<()> {
+        let layout = Layout {
+            start: self.weights_start,
+            row_stride: self.weights_row_stride,
+            columns: if self.layout.present() == 0 { k } else { self.layout.present() },
+            ..Layout::default()
+        };
+        let more = "one for each column of the ids";
+        layout.check(checker, "weights", weights, self.placement.rows, k, more)
+    }
+
     /// In C's form, its memory checked against what a capturer of `k` experts per token in these
     /// layers will read.
     pub(crate) fn checked(&self, checker: &Checker, k: u32) -> Result<sys::routecap_source> {
         if let Some(ids) = &self.ids {
             self.check_ids(checker, k, ids)?;
+        }
+        if let Some(weights) = &self.weights {
+            self.check_weights(checker, k, weights)?;
         }
         if let Some(table) = self.table {
             checker.holds("table", table.place, table.len, 0)?;
@@ -222,7 +265,10 @@ impl<'a> Source<'a> {
             table_size: self.table.map_or(Ok(0), table_size)?,
             flags: self.flags,
             none: self.none,
-            ..Default::default()
+            weights_dtype: self.weights.map_or(0, |weights| weights.dtype as i32),
+            weights: address_at(self.weights, self.weights_start),
+            weights_row_stride: self.weights_row_stride,
+            weights_bytes: self.weights.map_or(0, |all| all.bytes_from(self.weights_start)),
         })
     }
 
@@ -262,12 +308,27 @@ impl<'a> Source<'a> {
                     "layers that are recorded together have tables of one size, or none",
                 ));
             }
+            if let Some(weights) = &layer.weights {
+                self.check_weights(checker, k, weights)?;
+                let (dtype, bytes) = (weights.dtype as i32, weights.bytes_from(self.weights_start));
+                if source.weights_dtype == 0 {
+                    source.weights_dtype = dtype;
+                    source.weights_bytes = bytes;
+                }
+                source.weights_bytes = source.weights_bytes.min(bytes);
+                if source.weights_dtype != dtype {
+                    return Err(Error::new(
+                        ErrorKind::DType,
+                        "layers that are recorded together have weights of one dtype",
+                    ));
+                }
+            }
             raw.push(sys::routecap_layer_source {
                 layer: layer.layer,
                 reserved: 0,
                 ids: address_at(Some(layer.ids), self.layout.start),
                 table: address(layer.table),
-                ..Default::default()
+                weights: address_at(layer.weights, self.weights_start),
             });
         }
         Ok(source)
@@ -285,12 +346,20 @@ pub struct LayerSource<'a> {
     pub(crate) layer: u32,
     ids: AnySlice<'a>,
     table: Option<Slice<'a, i32>>,
+    weights: Option<AnySlice<'a>>,
 }
 
 impl<'a> LayerSource<'a> {
     /// The ids of layer `layer`, laid out as the common [`Source`] says.
     pub fn new(layer: u32, ids: impl Into<AnySlice<'a>>) -> Self {
-        LayerSource { layer, ids: ids.into(), table: None }
+        LayerSource { layer, ids: ids.into(), table: None, weights: None }
+    }
+
+    /// As [`Source::weights`], laid out as the common [`Source`] says. The weights of a layer without
+    /// them are missing.
+    pub fn weights(mut self, weights: impl Into<AnySlice<'a>>) -> Self {
+        self.weights = Some(weights.into());
+        self
     }
 
     /// As [`Source::table`]; all layers have one, of one size, or none has.

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result, last_message};
 use crate::memory::{AnySlice, Checker, Element, Place};
 use crate::number::numbers;
 use crate::source::address_at;
-use crate::{Phase, RequestId, sys};
+use crate::{Phase, RequestId, WeightsType, sys};
 
 /// Ticket of a step of one capturer: 1, 2, 3, ... in order of issue (`routecap_step`). 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -247,6 +247,7 @@ impl<'a> IssueOptions<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct ArrivedRows<'a> {
     ids: AnySlice<'a>,
+    weights: Option<AnySlice<'a>>,
     rows: u32,
     start: usize,
     row_stride: i64,
@@ -257,7 +258,21 @@ impl<'a> ArrivedRows<'a> {
     /// `rows` rows of each layer, as `[layers, rows, k]` and nothing else; `i16`, `i32` or `i64`.
     /// Sink rows beyond are missing.
     pub fn new(ids: impl Into<AnySlice<'a>>, rows: u32) -> Self {
-        ArrivedRows { ids: ids.into(), rows, start: 0, row_stride: 0, layer_stride: 0 }
+        ArrivedRows {
+            ids: ids.into(),
+            weights: None,
+            rows,
+            start: 0,
+            row_stride: 0,
+            layer_stride: 0,
+        }
+    }
+
+    /// The weights of the same cells, in memory that is laid out alike, start and strides included;
+    /// of the capturer's [`weights`](crate::Config::weights). Default none: they are missing.
+    pub fn weights(mut self, weights: impl Into<AnySlice<'a>>) -> Self {
+        self.weights = Some(weights.into());
+        self
     }
 
     /// The element that is row 0, column 0 of layer 0. Default 0.
@@ -284,25 +299,26 @@ impl<'a> ArrivedRows<'a> {
         checker: &Checker,
         layers: usize,
         k: u32,
+        weights_type: Option<WeightsType>,
     ) -> Result<sys::routecap_sink> {
-        if self.rows > 0 && self.row_stride == 0 && self.layer_stride == 0 {
-            let needed = layers as u64 * u64::from(self.rows) * u64::from(k);
-            let len = self.ids.len.saturating_sub(self.start);
-            checker.exactly("rows", self.ids.place, len, needed, || {
-                format!("{layers} layers x {} rows x k; say the strides otherwise", self.rows)
-            })?;
+        self.check(checker, "rows", &self.ids, layers, k)?;
+        if let Some(weights) = &self.weights {
+            self.check(checker, "weights", weights, layers, k)?;
+            if Some(weights.dtype) != weights_type.map(WeightsType::dtype)
+                && checker.place.is_some()
+            {
+                return Err(Error::new(
+                    ErrorKind::DType,
+                    format!(
+                        "weights of {:?}, and the capturer's are {weights_type:?}",
+                        weights.dtype
+                    ),
+                ));
+            }
         }
         // Without rows nothing is read, whatever the strides are.
         let (row, layer) =
             if self.rows == 0 { (0, 0) } else { (self.row_stride, self.layer_stride) };
-        let down = i128::from(if row == 0 { i64::from(k) } else { row });
-        let across = if layer == 0 { down * i128::from(self.rows) } else { layer.into() };
-        let reach = (self.rows > 0).then(|| {
-            // The library refuses strides below k before it reads.
-            let rows = down.max(0) * i128::from(self.rows - 1);
-            (0, across.max(0).saturating_mul(layers as i128 - 1) + rows + i128::from(k))
-        });
-        checker.reaches("rows", self.ids.place, self.ids.len, self.start, reach)?;
         Ok(sys::routecap_sink {
             struct_size: size_of::<sys::routecap_sink>() as u32,
             dtype: self.ids.dtype as i32,
@@ -312,8 +328,37 @@ impl<'a> ArrivedRows<'a> {
             row_stride: row,
             layer_stride: layer,
             ids_bytes: if self.rows == 0 { 0 } else { self.ids.bytes_from(self.start) },
-            ..Default::default()
+            weights: address_at(self.weights, self.start).cast_mut(),
         })
+    }
+
+    fn check(
+        &self,
+        checker: &Checker,
+        name: &str,
+        memory: &AnySlice<'_>,
+        layers: usize,
+        k: u32,
+    ) -> Result<()> {
+        if self.rows > 0 && self.row_stride == 0 && self.layer_stride == 0 {
+            let needed = layers as u64 * u64::from(self.rows) * u64::from(k);
+            let len = memory.len.saturating_sub(self.start);
+            checker.exactly(name, memory.place, len, needed, || {
+                format!("{layers} layers x {} rows x k; say the strides otherwise", self.rows)
+            })?;
+        }
+        let down = i128::from(if self.row_stride == 0 { i64::from(k) } else { self.row_stride });
+        let across = if self.layer_stride == 0 {
+            down * i128::from(self.rows)
+        } else {
+            self.layer_stride.into()
+        };
+        let reach = (self.rows > 0).then(|| {
+            // The library refuses strides below k before it reads.
+            let rows = down.max(0) * i128::from(self.rows - 1);
+            (0, across.max(0).saturating_mul(layers as i128 - 1) + rows + i128::from(k))
+        });
+        checker.reaches(name, memory.place, memory.len, self.start, reach)
     }
 }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::sys;
-use crate::{DType, IdSpace, Provenance, Reason};
+use crate::{DType, IdSpace, Provenance, Reason, Weights, WeightsType};
 
 /// A routing's contents, in place (`routecap_view`): segments of consecutive rows, and rows one by
 /// one.
@@ -122,8 +122,13 @@ impl<'a> View<'a> {
         self.raw.validity_bytes as usize
     }
 
-    /// Bytes from one row of a segment to the next, of ids and of validity: a multiple of the size
-    /// of an id.
+    /// Of the weights; `None`: there are none.
+    pub fn weights_type(&self) -> Option<WeightsType> {
+        WeightsType::of(self.raw.weights_dtype)
+    }
+
+    /// Bytes from one row of a segment to the next, of ids, weights and the validity of both: a
+    /// multiple of the size of an id and of a weight.
     pub fn row_stride(&self) -> usize {
         self.raw.row_stride as usize
     }
@@ -186,6 +191,7 @@ impl<'a> View<'a> {
                 layer_k,
                 layer_min_k,
                 dtype: view.dtype,
+                weights_dtype: view.weights_dtype,
                 validity_bytes: view.validity_bytes as usize,
                 row_stride: view.row_stride as usize,
             }
@@ -282,6 +288,7 @@ pub struct Segment<'a> {
     layer_k: &'a [u32],
     layer_min_k: &'a [u32],
     dtype: i32,
+    weights_dtype: i32,
     validity_bytes: usize,
     row_stride: usize,
 }
@@ -468,6 +475,62 @@ impl<'a> Row<'a> {
             count -= 1;
         }
         Some(ids.slice(at..at + count as usize))
+    }
+
+    /// `[layers, k]` in C order; `None`: all cells are missing, or the routing has no weights. Those of
+    /// a cell that has none, and of columns without an expert, are 0.
+    fn all_weights(&self) -> Option<Weights<'a>> {
+        let segment = &self.segment;
+        if segment.raw.weights.is_null() {
+            return None;
+        }
+        let len = segment.layers as usize * segment.k as usize;
+        // SAFETY: a row has so many weights of its view's type, row_stride bytes behind those of the
+        // row before it, for 'a.
+        Some(unsafe {
+            let weights = segment.raw.weights.byte_add(self.index * segment.row_stride);
+            match segment.weights_dtype {
+                sys::ROUTECAP_DTYPE_F32 => Weights::F32(slice(weights.cast(), len)),
+                sys::ROUTECAP_DTYPE_F16 => Weights::F16(slice(weights.cast(), len)),
+                _ => Weights::BF16(slice(weights.cast(), len)),
+            }
+        })
+    }
+
+    /// Whether the cell of a layer has weights.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer (see [`is_valid`](Self::is_valid)).
+    pub fn is_weighted(&self, layer: u32) -> bool {
+        let segment = &self.segment;
+        if !self.is_valid(layer) || segment.raw.weights.is_null() {
+            return false;
+        }
+        // SAFETY: where there are weights a row has so many bytes of their validity, row_stride bytes
+        // behind those of the row before it, for 'a.
+        let validity = unsafe {
+            let first = segment.raw.weights_validity;
+            slice(first.add(self.index * segment.row_stride), segment.validity_bytes)
+        };
+        validity[layer as usize / 8] >> (layer % 8) & 1 != 0
+    }
+
+    /// The weights of the experts that a token got in a layer: one for each of
+    /// [`experts`](Self::experts). `None` if the cell has none, though it may have experts.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such layer (see [`is_valid`](Self::is_valid)).
+    pub fn weights(&self, layer: u32) -> Option<Weights<'a>> {
+        let weights = self.is_weighted(layer).then(|| self.all_weights()).flatten()?;
+        let at = layer as usize * self.segment.k as usize;
+        let used = at..at + self.experts(layer)?.len();
+        Some(match weights {
+            Weights::F32(weights) => Weights::F32(&weights[used]),
+            Weights::F16(weights) => Weights::F16(&weights[used]),
+            Weights::BF16(weights) => Weights::BF16(&weights[used]),
+        })
     }
 
     /// The experts of all layers.

@@ -91,6 +91,8 @@ impl WireFacts {
     pub const ID_SPACE: WireFacts = WireFacts(sys::ROUTECAP_WIRE_FACT_ID_SPACE);
     /// That layers were recomputed.
     pub const PROVENANCE: WireFacts = WireFacts(sys::ROUTECAP_WIRE_FACT_PROVENANCE);
+    /// The weights beside the ids.
+    pub const WEIGHTS: WireFacts = WireFacts(sys::ROUTECAP_WIRE_FACT_WEIGHTS);
 
     /// Whether all of these are among them.
     pub fn contains(self, facts: WireFacts) -> bool {
@@ -107,7 +109,7 @@ impl std::ops::BitOr for WireFacts {
 
 impl fmt::Debug for WireFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 10] = [
+        const NAMES: [&str; 11] = [
             "SHAPE",
             "DTYPE",
             "EXPERTS",
@@ -118,6 +120,7 @@ impl fmt::Debug for WireFacts {
             "TAGS",
             "ID_SPACE",
             "PROVENANCE",
+            "WEIGHTS",
         ];
         let named: Vec<_> = NAMES
             .iter()

@@ -122,7 +122,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     assert!(config.layer_map.is_null() && config.layer_experts.is_null() && config.layer_provenance.is_null());
                     assert!(config.layer_k.is_null() && config.layer_min_k.is_null() && config.layer_visit.is_null());
                     let mut is = object!(config; backend, role, device, layers, k, experts, rows, slots, sink_dtype, flags, id_space, max_requests,
-                        reserved, budget_bytes);
+                        weights_dtype, budget_bytes);
                     for table in ["layer_map", "layer_experts", "layer_provenance", "layer_k", "layer_min_k", "layer_visit"] {
                         is[table] = Value::Null;
                     }
@@ -154,7 +154,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "config_memory" | "capturer_create" => {
                 let said = input.object("config").unwrap();
                 let mut config = sized!(routecap_config);
-                fill!(config, said; backend, role, device, layers, k, experts, rows, slots, sink_dtype, flags, id_space, max_requests, reserved,
+                fill!(config, said; backend, role, device, layers, k, experts, rows, slots, sink_dtype, flags, id_space, max_requests, weights_dtype,
                     budget_bytes);
                 config.layer_map = kept.i32(said, "layer_map");
                 config.layer_experts = kept.i32(said, "layer_experts").cast();
@@ -232,11 +232,18 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "layer_record" | "layers_record" => {
                 let said = input.object("source").unwrap();
                 let mut source = sized!(routecap_source);
-                fill!(source, said; dtype, row_stride, column_stride, rows, k_source, first_row, offset, table_size, flags, none);
+                fill!(source, said; dtype, row_stride, column_stride, rows, k_source, first_row, offset, table_size, flags, none,
+                    weights_dtype, weights_row_stride, weights_bytes);
                 let start = said.number::<usize>("ids_start")
                     * DType::of(source.dtype).unwrap_or(DType::I32).size();
                 let ids = kept.elements(said.get("ids"), source.dtype);
                 source.ids = if ids.is_null() { ids } else { ids.byte_add(start) };
+                let of = if source.weights_dtype == 0 {
+                    sys::ROUTECAP_DTYPE_F32
+                } else {
+                    source.weights_dtype
+                };
+                source.weights = kept.elements(said.get("weights"), of);
                 source.table = kept.i32(said, "table");
                 source.live_rows = kept.i32(said, "live_rows");
                 source.row_base = kept.i32(said, "row_base");
@@ -259,6 +266,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     let mut layer = sys::routecap_layer_source::default();
                     fill!(layer, said; layer, reserved);
                     layer.ids = kept.elements(said.get("ids"), source.dtype);
+                    layer.weights = kept.elements(said.get("weights"), of);
                     layer.table = kept.i32(said, "table");
                     if !layer.table.is_null() {
                         source.table_size = said.list("table").len() as u32;
@@ -449,7 +457,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     }
                 }
             }
-            "request_extract_into" | "routing_copy_to" => {
+            "request_extract_into" | "routing_copy_to" | "routing_copy_weights" => {
                 let said = input.object("options").unwrap();
                 let mut options = sys::routecap_copy_options::default();
                 sys::routecap_copy_options_init(&mut options, size_of_val(&options));
@@ -464,8 +472,12 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                 let mask_data =
                     if input.has("mask_bytes") { mask.as_mut_ptr() } else { std::ptr::null_mut() };
                 let mut needed = UNTOUCHED as u64;
-                let status = if call.name == "routing_copy_to" {
-                    sys::routecap_routing_copy_to(
+                let copy = match call.name {
+                    "routing_copy_weights" => sys::routecap_routing_copy_weights,
+                    _ => sys::routecap_routing_copy_to,
+                };
+                let status = if call.name != "request_extract_into" {
+                    copy(
                         replay.raw_routing(call),
                         &options,
                         dst_data,
@@ -513,7 +525,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "routing_import" => {
                 let said = input.object("view").unwrap();
                 let mut view = sized!(routecap_view);
-                fill!(view, said; dtype, layers, k, experts, validity_bytes, id_space, complete, first, rows, row_stride);
+                fill!(view, said; dtype, layers, k, experts, validity_bytes, id_space, complete, first, rows, row_stride, weights_dtype);
                 view.layer_map = kept.i32(said, "layer_map");
                 view.layer_experts = kept.i32(said, "layer_experts").cast();
                 view.layer_provenance = kept.i32(said, "layer_provenance");
@@ -527,6 +539,11 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
                     segment.ids = kept.elements(said.get("ids"), view.dtype);
                     segment.validity =
                         kept.elements(said.get("validity"), sys::ROUTECAP_DTYPE_U8).cast();
+                    let of = match view.weights_dtype {
+                        0 => sys::ROUTECAP_DTYPE_F32,
+                        dtype => dtype,
+                    };
+                    segment.weights = kept.elements(said.get("weights"), of);
                     segment.tags = kept.elements(said.get("tags"), sys::ROUTECAP_DTYPE_I64).cast();
                     segments.push(segment);
                 }
@@ -547,7 +564,7 @@ pub fn call(replay: &mut Replay, call: &Call<'_>) {
             "sequence_create" => {
                 let said = input.object("config").unwrap();
                 let mut config = sized!(routecap_sequence_config);
-                fill!(config, said; layers, k, experts, id_space, reserved, budget_bytes);
+                fill!(config, said; layers, k, experts, id_space, weights_dtype, budget_bytes);
                 let mut sequence = std::ptr::dangling_mut();
                 call.returned(sys::routecap_sequence_create(&config, &mut sequence));
                 assert!(sequence.is_null());

@@ -6,20 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use routecap::{
-    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, ArrivedRows,
-    Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Error, ErrorKind,
-    Extract, ExtractItem, FinishItem, Forward, GroupScore, IdElement, IdSpace, Ids, IssueOptions,
-    ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Missing, NO_EXPERT,
-    Order, Phase, Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing, Rows,
-    Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store, StoreConfig,
-    Stream, Strictness, Trust, View, status_name, sys,
+    AcceptItem, AppendOptions, AppendPolicy, AppendReport, ArraySegment, Arrays, ArrivedRows, BF16,
+    Backend, Capturer, Completeness, Config, CopyOptions, Coverage, DType, Element, Error,
+    ErrorKind, Extract, ExtractItem, F16, FinishItem, Forward, GroupScore, IdSpace, Ids,
+    IssueOptions, ItemStatus, Kept, Landing, LayerProbe, LayerSource, LayerStats, Logits, Missing,
+    NO_EXPERT, Order, Phase, Policy, Prefix, Provenance, Reason, RequestId, Role, Router, Routing,
+    Rows, Score, Sequence, SequenceConfig, Sink, Slice, Snapshot, Source, Span, Step, Store,
+    StoreConfig, Stream, Strictness, Trust, View, WeightElement, Weights, WeightsType, status_name,
+    sys,
 };
 use serde_json::{Value, json};
 
 use crate::calls;
 use crate::fields::{METHODS, SWITCHES};
 use crate::raw;
-use crate::value::{Elements, Said, UNTOUCHED, expect_fields, expect_value, number, object};
+use crate::value::{
+    Elements, Said, Shown, UNTOUCHED, expect_fields, expect_value, float, number, object,
+};
 
 /// A call that the crate's types cannot express.
 pub struct Inexpressible;
@@ -408,16 +411,19 @@ impl Replay {
             "sink_bind" => {
                 let said = input.object("sink").ok_or(Inexpressible)?;
                 let dtype = some_dtype(said, "dtype")?;
-                let ids = said.object("ids").map_or(std::ptr::null_mut(), |memory| {
-                    let name = memory.text("memory").expect("a name").to_string();
-                    let elements = self
-                        .memory
-                        .entry(name)
-                        .or_insert_with(|| Elements::untouched(dtype, memory.number("elements")));
-                    elements
-                        .as_mut_ptr()
-                        .wrapping_byte_add(memory.number::<usize>("start") * dtype.size())
-                });
+                let weights_type = self.capturer(call)?.0.weights_type();
+                let mut plane = |key: &str, dtype: DType| {
+                    said.object(key).map_or(std::ptr::null_mut(), |memory| {
+                        let name = memory.text("memory").expect("a name").to_string();
+                        let new = || Elements::untouched(dtype, memory.number("elements"));
+                        let elements = self.memory.entry(name).or_insert_with(new);
+                        let start = memory.number::<usize>("start") * dtype.size();
+                        elements.as_mut_ptr().wrapping_byte_add(start)
+                    })
+                };
+                let ids = plane("ids", dtype);
+                let weights = weights_type
+                    .map_or(std::ptr::null_mut(), |weights| plane("weights", weights.dtype()));
                 let sink = Sink {
                     ids,
                     dtype,
@@ -426,6 +432,7 @@ impl Replay {
                     row_stride: said.number("row_stride"),
                     layer_stride: said.number("layer_stride"),
                     ids_bytes: said.number("ids_bytes"),
+                    weights,
                 };
                 let forward = &mut self.capturer(call)?.1;
                 // SAFETY: the vector's memory holds what its sink describes, and outlives the
@@ -445,23 +452,26 @@ impl Replay {
                 };
                 let mut is = object!(sink; rows, k, row_stride, layer_stride);
                 is["dtype"] = (sink.dtype as i32).into();
-                is["ids"] = match expected.get("ids") {
-                    Some(Value::Object(memory)) => {
-                        let memory = Said(memory);
-                        let elements = self
-                            .memory
-                            .get_mut(memory.text("memory").unwrap())
-                            .expect("bound memory");
-                        assert_eq!(
-                            sink.ids,
-                            elements.as_mut_ptr().wrapping_byte_add(
-                                memory.number::<usize>("start") * sink.dtype.size()
-                            )
-                        );
-                        expected.0["ids"].clone()
-                    }
-                    _ => (!sink.ids.is_null()).into(),
-                };
+                let weights_type = self.capturer(call)?.0.weights_type();
+                let weights_size = weights_type.map_or(0, |weights| weights.dtype().size());
+                for (key, address, size) in
+                    [("ids", sink.ids, sink.dtype.size()), ("weights", sink.weights, weights_size)]
+                {
+                    is[key] = match expected.get(key) {
+                        Some(Value::Object(memory)) => {
+                            let memory = Said(memory);
+                            let elements = self
+                                .memory
+                                .get_mut(memory.text("memory").unwrap())
+                                .expect("bound memory");
+                            let start = memory.number::<usize>("start") * size;
+                            assert_eq!(address, elements.as_mut_ptr().wrapping_byte_add(start));
+                            expected.0[key].clone()
+                        }
+                        None if address.is_null() => Value::Null,
+                        _ => (!address.is_null()).into(),
+                    };
+                }
                 expect_fields("sink", &is, expected);
             }
             "sink_write" => {
@@ -486,8 +496,32 @@ impl Replay {
                         }
                     }
                 }
+                if input.has("weights") {
+                    match self.capturer(call)?.0.weights_type().expect("weights") {
+                        WeightsType::F32 => self.write_weights(call, |v| float(v) as f32)?,
+                        WeightsType::F16 => self.write_weights(call, |v| F16(number(v) as u16))?,
+                        _ => self.write_weights(call, |v| BF16(number(v) as u16))?,
+                    }
+                }
             }
             name => panic!("no such call: {name}"),
+        }
+        Ok(())
+    }
+
+    /// What `sink_write` says of weights.
+    fn write_weights<W: WeightElement>(
+        &mut self,
+        call: &Call<'_>,
+        one: impl Fn(&Value) -> W,
+    ) -> Made {
+        let (layer, first) = (call.input.number("layer"), call.input.number::<usize>("first_row"));
+        let forward = &mut self.capturer(call)?.1;
+        let sink = forward.sink(layer).expect("a sink").expect("memory");
+        let (k, stride) = (sink.k as usize, sink.row_stride as usize);
+        let weights = forward.sink_weights_mut::<W>(layer).expect("weights");
+        for (i, said) in call.input.list("weights").iter().enumerate() {
+            weights[(first + i / k) * stride + i % k] = one(said);
         }
         Ok(())
     }
@@ -570,10 +604,17 @@ impl Replay {
                 if said.number::<u32>("k") != self.k[input.text("capturer").unwrap()] {
                     return Err(Inexpressible);
                 }
-                let rows = ArrivedRows::new(ids.slice(), said.number("rows"))
+                let weights_type = self.capturer(call)?.0.weights_type();
+                let weights = weights_of(said, said.get("weights"), weights_type)?;
+                let mut rows = ArrivedRows::new(ids.slice(), said.number("rows"))
                     .start(said.number("ids_start"))
                     .row_stride(said.number("row_stride"))
                     .layer_stride(said.number("layer_stride"));
+                if let Some(weights) = &weights {
+                    let starts = ["weights_start", "ids_start"].map(|key| said.number::<u64>(key));
+                    assert_eq!(starts[0], starts[1]);
+                    rows = rows.weights(weights.slice());
+                }
                 call.done(self.capturer(call)?.0.arrive(step, Some(&rows)));
             }
             "step_finalize" => {
@@ -646,11 +687,16 @@ impl Replay {
                     None => Source::common(said.number("rows")),
                 };
                 source = common_source(source, said, self.capturer(call)?.0.k(), &numbers)?;
+                let weights_type = self.capturer(call)?.0.weights_type();
+                let weights = weights_of(said, said.get("weights"), weights_type)?;
+                if let Some(weights) = &weights {
+                    source = source.weights(weights.slice());
+                }
                 call.done(self.capturer(call)?.1.record(layer, &source, Stream::HOST));
             }
             "layers_record" => {
                 let said = input.object("source").ok_or(Inexpressible)?;
-                if said.has("ids") || said.has("table") {
+                if said.has("ids") || said.has("table") || said.has("weights") {
                     return Err(Inexpressible);
                 }
                 let numbers = Placed::of(said);
@@ -663,12 +709,22 @@ impl Replay {
                     let ids = layer.get("ids").ok_or(Inexpressible)?.as_array().expect("ids");
                     let ids =
                         Elements::of(some_dtype(said, "dtype")?, dense(said, ids, "k_source", k));
-                    arrays.push((layer.number("layer"), ids, layer.numbers::<i32>("table")));
+                    let weights_type = self.capturer(call)?.0.weights_type();
+                    let weights = layer.get("weights");
+                    let weights = match weights {
+                        Some(_) => weights_of(said, weights, weights_type)?,
+                        None => None,
+                    };
+                    let table = layer.numbers::<i32>("table");
+                    arrays.push((layer.number("layer"), ids, table, weights));
                 }
                 let layers: Vec<LayerSource<'_>> = arrays
                     .iter()
-                    .map(|(layer, ids, table)| {
-                        let source = LayerSource::new(*layer, ids.slice());
+                    .map(|(layer, ids, table, weights)| {
+                        let mut source = LayerSource::new(*layer, ids.slice());
+                        if let Some(weights) = weights {
+                            source = source.weights(weights.slice());
+                        }
                         if let Some(table) = table { source.table(table) } else { source }
                     })
                     .collect();
@@ -911,6 +967,8 @@ impl Replay {
                 let rows = rows(input);
                 with_type!(some_dtype(options, "dtype")?, T => copied::<T>(
                     call,
+                    UNTOUCHED as T,
+                    |id| Value::from(id),
                     |options| capturer.extract_len::<T>(request, rows, options),
                     capturer.k(),
                     |dst, mask, options| capturer.extract_into::<T>(request, rows, dst, mask, options),
@@ -991,7 +1049,7 @@ impl Replay {
         let all = all.expect("blocks");
         assert_eq!(all.len() as u64, coverage.blocks);
         assert_eq!(all[..blocks], missing[..blocks]);
-        let is = object!(coverage; layers, first, rows, length, rows_complete, rows_partial, rows_empty, cells_missing, blocks, cells_recomputed);
+        let is = object!(coverage; layers, first, rows, length, rows_complete, rows_partial, rows_empty, cells_missing, blocks, cells_recomputed, cells_weighted);
         call.expect_object("coverage", is);
     }
 
@@ -1018,6 +1076,7 @@ impl Replay {
                 let routing = self.routing(call)?;
                 let Some(view) = call.done(routing.view()) else { return Ok(()) };
                 let (mut ids, mut valid, mut tags) = (Vec::new(), Vec::new(), Vec::new());
+                let (mut weights, mut weighted) = (Vec::new(), Vec::new());
                 let mut position = view.first();
                 for segment in view.segments() {
                     assert_eq!(segment.first(), position, "segments are in order, without gaps");
@@ -1028,6 +1087,22 @@ impl Replay {
                         tags.push(if any { row.tag() } else { 0 });
                         assert_eq!(view.row(row.position()).map(|row| row.ids()), Some(row.ids()));
                         let k = view.k() as usize;
+                        for layer in 0..view.layers() {
+                            let of = row.weights(layer);
+                            weighted.push(i32::from(of.is_some()));
+                            assert_eq!(row.is_weighted(layer), of.is_some());
+                            let mut of: Vec<Value> = match of {
+                                Some(Weights::F32(of)) => of.iter().map(|w| w.shown()).collect(),
+                                Some(Weights::F16(of)) => of.iter().map(|w| w.shown()).collect(),
+                                Some(Weights::BF16(of)) => of.iter().map(|w| w.shown()).collect(),
+                                None => Vec::new(),
+                            };
+                            if row.is_weighted(layer) {
+                                assert_eq!(of.len(), row.experts(layer).expect("experts").len());
+                            }
+                            of.resize(k, 0.into());
+                            weights.extend(of);
+                        }
                         for (layer, cell) in cells.into_iter().enumerate() {
                             valid.push(i32::from(cell.is_some()));
                             let Some(cell) = cell else {
@@ -1056,7 +1131,8 @@ impl Replay {
                         "layer_map": view.layer_map(), "layer_experts": view.layer_experts(), "layer_k": view.layer_k(),
                         "layer_min_k": view.layer_min_k(), "layer_visit": view.layer_visit(),
                         "layer_provenance": view.layer_provenance().map(Provenance::value).collect::<Vec<_>>(),
-                        "ids": ids, "valid": valid, "tags": tags,
+                        "ids": ids, "valid": valid, "tags": tags, "weights": weights, "weighted": weighted,
+                        "weights_dtype": view.weights_type().map_or(0, |of| of as i32),
                     }),
                 );
             }
@@ -1084,10 +1160,31 @@ impl Replay {
                 let options = input.object("options").ok_or(Inexpressible)?;
                 with_type!(some_dtype(options, "dtype")?, T => copied::<T>(
                     call,
+                    UNTOUCHED as T,
+                    |id| Value::from(id),
                     |options| routing.copy_len::<T>(options),
                     routing.view().map_or(1, |view| view.k()),
                     |dst, mask, options| routing.copy_to::<T>(dst, mask, options),
                 )?)
+            }
+            "routing_copy_weights" => {
+                fn of<W: Shown>(call: &Call<'_>, routing: &Routing) -> Made {
+                    copied::<W>(
+                        call,
+                        W::UNTOUCHED,
+                        W::shown,
+                        |options| routing.copy_weights_len::<W>(options),
+                        routing.view().map_or(1, |view| view.k()),
+                        |dst, mask, options| routing.copy_weights::<W>(dst, mask, options),
+                    )
+                }
+                let routing = self.routing(call)?;
+                let options = input.object("options").ok_or(Inexpressible)?;
+                match WeightsType::of(options.number("dtype")).ok_or(Inexpressible)? {
+                    WeightsType::F32 => of::<f32>(call, routing)?,
+                    WeightsType::F16 => of::<F16>(call, routing)?,
+                    _ => of::<BF16>(call, routing)?,
+                }
             }
             "routing_serialize" => {
                 let routing = self.routing(call)?;
@@ -1139,6 +1236,7 @@ impl Replay {
                         object!(info; version, bytes, header_bytes, first, rows, layers, k);
                     is["dtype"] = (info.dtype as i32).into();
                     is["id_space"] = info.id_space.value().into();
+                    is["weights_dtype"] = info.weights.map_or(0, |of| of as i32).into();
                     call.expect_object("info", is);
                 }
             }
@@ -1183,7 +1281,6 @@ impl Replay {
         match call.name {
             "sequence_create" => {
                 let said = input.object("config").ok_or(Inexpressible)?;
-                only(said, "reserved", 0)?;
                 let mut config = SequenceConfig::new(
                     said.number("layers"),
                     said.number("k"),
@@ -1195,6 +1292,10 @@ impl Replay {
                 .layer_min_k(said.numbers("layer_min_k").unwrap_or_default())
                 .layer_visit(said.numbers("layer_visit").unwrap_or_default());
                 config = config.id_space(IdSpace::of(said.number("id_space")));
+                if said.number::<i32>("weights_dtype") != 0 {
+                    let weights = WeightsType::of(said.number("weights_dtype"));
+                    config = config.weights(weights.ok_or(Inexpressible)?);
+                }
                 let sequence = call.done(config.create());
                 self.bind_sequence(call, "sequence", sequence);
             }
@@ -1372,7 +1473,6 @@ fn poll(routing: &Routing) -> &'static str {
 }
 
 fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
-    only(said, "reserved", 0)?;
     let known = SWITCHES.iter().fold(0, |all, (flag, _)| all | flag);
     only(said, "flags", known)?;
     let role = choice!(said.number("role"), Role: Owner, Mirror, Disabled)?;
@@ -1400,6 +1500,10 @@ fn config(said: Said<'_>) -> Result<Config, Inexpressible> {
     }
     if said.number::<i32>("sink_dtype") != 0 {
         config = config.sink_dtype(some_dtype(said, "sink_dtype")?);
+    }
+    if said.number::<i32>("weights_dtype") != 0 {
+        let weights = WeightsType::of(said.number("weights_dtype"));
+        config = config.weights(weights.ok_or(Inexpressible)?);
     }
     if let Some(map) = said.numbers::<i32>("layer_map") {
         config = config.layer_map(map);
@@ -1491,8 +1595,11 @@ fn common_source<'a>(
     k: u32,
     numbers: &'a Placed,
 ) -> Result<Source<'a>, Inexpressible> {
-    only(said, "flags", sys::ROUTECAP_SOURCE_OVERLAP)?;
+    only(said, "flags", sys::ROUTECAP_SOURCE_OVERLAP | sys::ROUTECAP_SOURCE_WHOLE_STEP)?;
     source = source
+        .weights_start(said.number("weights_start"))
+        .weights_row_stride(said.number("weights_row_stride"))
+        .whole_step(said.number::<u32>("flags") & sys::ROUTECAP_SOURCE_WHOLE_STEP != 0)
         .start(said.number("ids_start"))
         .row_stride(said.number("row_stride"))
         .column_stride(said.number("column_stride"))
@@ -1500,7 +1607,7 @@ fn common_source<'a>(
         .first_row(said.number("first_row"))
         .offset(said.number("offset"))
         .none(said.number("none"))
-        .overlap(said.number::<u32>("flags") != 0);
+        .overlap(said.number::<u32>("flags") & sys::ROUTECAP_SOURCE_OVERLAP != 0);
     if let Some(rows) = numbers.live_rows() {
         source = source.live_rows(rows);
     }
@@ -1521,9 +1628,30 @@ fn common_source<'a>(
     Ok(source)
 }
 
+/// The weights that a source or rows say, of the capturer's type unless they state another.
+fn weights_of(
+    said: Said<'_>,
+    weights: Option<&Value>,
+    of: Option<WeightsType>,
+) -> Result<Option<Elements>, Inexpressible> {
+    let stated = if said.has("weights_dtype") {
+        Some(WeightsType::of(said.number("weights_dtype")).ok_or(Inexpressible)?)
+    } else {
+        None
+    };
+    let Some(weights) = weights else {
+        // That a type is stated of weights that are not there is not to be expressed.
+        return if stated.is_some() { Err(Inexpressible) } else { Ok(None) };
+    };
+    let of = stated.or(of).expect("a type of weights").dtype();
+    Ok(Some(Elements::of(of, weights.as_array().expect("weights"))))
+}
+
 /// The copy that a call asks for, into memory of the sizes that it says.
-fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
+fn copied<T: Element>(
     call: &Call<'_>,
+    untouched: T,
+    shown: impl Fn(T) -> Value,
     len: impl Fn(&CopyOptions) -> Result<usize, Error>,
     k: u32,
     copy: impl FnOnce(&mut [T], Option<&mut [bool]>, &CopyOptions) -> Result<Completeness, Error>,
@@ -1548,7 +1676,6 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
         call.expect("needed", len(&options).expect("a size") * size_of::<T>());
         return Ok(());
     }
-    let Ok(untouched) = T::try_from(UNTOUCHED) else { unreachable!() };
     let mut dst = vec![untouched; bytes / size_of::<T>()];
     // C does not mind memory that is longer than the copy.
     let strided = said.number::<i64>("row_stride") != 0 || said.number::<i64>("layer_stride") != 0;
@@ -1560,11 +1687,12 @@ fn copied<T: IdElement + Into<i64> + TryFrom<i64>>(
     let most = dst.len().min(needed);
     let delivered =
         call.answered(copy(&mut dst[..most], cells, &options), |is| completeness(*is)).is_some();
-    let dst: Vec<Value> = dst.into_iter().map(|id| Value::from(id.into())).collect();
+    let dst: Vec<Value> = dst.into_iter().map(&shown).collect();
     if delivered {
         call.expect("dst", dst);
     } else {
-        assert!(dst.iter().all(|id| *id == UNTOUCHED), "dst was written by a call that failed");
+        let untouched = shown(untouched);
+        assert!(dst.iter().all(|each| *each == untouched), "dst was written by a call that failed");
     }
     if let (Some(mask), true) = (&mask, call.out.has("mask")) {
         for (i, (is, expected)) in mask.iter().zip(call.out.list("mask")).enumerate() {
@@ -1592,6 +1720,8 @@ struct Imported {
     rows: u64,
     experts: u32,
     validity_bytes: u32,
+    row_stride: u64,
+    weights: Option<WeightsType>,
     id_space: IdSpace,
     layer_map: Option<Vec<i32>>,
     layer_experts: Option<Vec<u32>>,
@@ -1609,6 +1739,8 @@ struct ImportedSegment {
     reason: i32,
     ids: Option<Elements>,
     validity: Option<Vec<u8>>,
+    weights: Option<Elements>,
+    weights_validity: Option<Vec<u8>>,
     tags: Option<Vec<u64>>,
 }
 
@@ -1616,6 +1748,10 @@ impl Imported {
     fn of(said: Said<'_>) -> Result<Imported, Inexpressible> {
         let mut segments = Vec::new();
         let elements = some_dtype(said, "dtype")?;
+        let weights_type = match said.number("weights_dtype") {
+            0 => None,
+            number => Some(WeightsType::of(number).ok_or(Inexpressible)?),
+        };
         for segment in said.list("segments").iter().map(Said::of) {
             only(segment, "reserved", 0)?;
             segments.push(ImportedSegment {
@@ -1625,6 +1761,14 @@ impl Imported {
                 reason: segment.number("reason"),
                 ids: segment.get("ids").map(|ids| Elements::of(elements, ids.as_array().unwrap())),
                 validity: segment.numbers("validity"),
+                weights: match segment.get("weights") {
+                    Some(weights) => {
+                        let of = weights_type.ok_or(Inexpressible)?.dtype();
+                        Some(Elements::of(of, weights.as_array().unwrap()))
+                    }
+                    None => None,
+                },
+                weights_validity: segment.numbers("weights_validity"),
                 tags: segment.numbers("tags"),
             });
         }
@@ -1640,6 +1784,8 @@ impl Imported {
             rows: said.number("rows"),
             experts: said.number("experts"),
             validity_bytes: said.number("validity_bytes"),
+            row_stride: said.number("row_stride"),
+            weights: weights_type,
             id_space: IdSpace::of(said.number("id_space")),
             layer_map: said.numbers("layer_map"),
             layer_experts: said.numbers("layer_experts"),
@@ -1655,7 +1801,11 @@ impl Imported {
         let mut arrays = Arrays::new(self.layers, self.k, self.first, self.rows)
             .experts(self.experts)
             .validity_bytes(self.validity_bytes)
+            .row_stride(self.row_stride)
             .id_space(self.id_space);
+        if let Some(weights) = self.weights {
+            arrays = arrays.weights(weights);
+        }
         if let Some(map) = &self.layer_map {
             arrays = arrays.layer_map(map);
         }
@@ -1684,6 +1834,12 @@ impl Imported {
             }
             if let Some(validity) = &said.validity {
                 segment = segment.validity(validity);
+            }
+            if let Some(weights) = &said.weights {
+                segment = segment.weights(weights.slice());
+            }
+            if let Some(validity) = &said.weights_validity {
+                segment = segment.weights_validity(validity);
             }
             if let Some(tags) = &said.tags {
                 segment = segment.tags(tags);

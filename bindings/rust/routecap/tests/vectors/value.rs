@@ -1,7 +1,7 @@
 //! Values of vectors: numbers, arrays of some dtype, bytes, and comparison of what is with what is
 //! expected.
 
-use routecap::{AnySlice, BF16, DType, F16, IdWeight};
+use routecap::{AnySlice, BF16, DType, F16, IdWeight, WeightElement};
 use serde_json::{Map, Value};
 
 /// In every element that a call may write.
@@ -95,6 +95,38 @@ pub fn float(value: &Value) -> f64 {
         Some("inf") => f64::INFINITY,
         Some("-inf") => f64::NEG_INFINITY,
         _ => value.as_f64().unwrap_or_else(|| panic!("no number: {value}")),
+    }
+}
+
+/// A weight as vectors have it: the bits of a half type.
+pub trait Shown: WeightElement {
+    const UNTOUCHED: Self;
+    fn shown(self) -> Value;
+}
+impl Shown for f32 {
+    const UNTOUCHED: Self = UNTOUCHED as f32;
+    fn shown(self) -> Value {
+        match self {
+            nan if nan.is_nan() => "nan".into(),
+            f32::INFINITY => "inf".into(),
+            f32::NEG_INFINITY => "-inf".into(),
+            number => number.into(),
+        }
+    }
+}
+fn half(bits: u16, infinity: u16) -> Value {
+    if bits & 0x7fff > infinity { "nan".into() } else { bits.into() }
+}
+impl Shown for F16 {
+    const UNTOUCHED: Self = F16(UNTOUCHED as u16);
+    fn shown(self) -> Value {
+        half(self.0, 0x7c00)
+    }
+}
+impl Shown for BF16 {
+    const UNTOUCHED: Self = BF16(UNTOUCHED as u16);
+    fn shown(self) -> Value {
+        half(self.0, 0x7f80)
     }
 }
 
