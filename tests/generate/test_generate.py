@@ -210,8 +210,8 @@ class Marks(Tree):
         self.says("reading.h", " @of_cell: the same id", ": the same id", "MISSING_DUPLICATE")
         self.says(
             "capture.h",
-            " * @thread(any)\n */\nROUTECAP_API routecap_status routecap_capturer_progress(",
-            " */\nROUTECAP_API routecap_status routecap_capturer_progress(",
+            " * @thread(any)\n */\nROUTECAP_API ROUTECAP_NODISCARD routecap_status\nroutecap_capturer_progress(",
+            " */\nROUTECAP_API ROUTECAP_NODISCARD routecap_status\nroutecap_capturer_progress(",
             "routecap_capturer_progress: it has no @thread",
         )
 
@@ -265,9 +265,11 @@ ADDED = [
     ),
     (
         "capture.h",
-        "routecap_status routecap_capturer_progress(routecap_capturer *capturer);\n",
+        "ROUTECAP_API ROUTECAP_NODISCARD routecap_status\n"
+        "routecap_capturer_progress(routecap_capturer *capturer);\n",
         "\n/**\n * Added.\n *\n * @param[in] capturer  The capturer.\n * @thread(forward)\n */\n"
-        "ROUTECAP_API routecap_status routecap_step_added(routecap_capturer *capturer);\n",
+        "ROUTECAP_API ROUTECAP_NODISCARD routecap_status\n"
+        "routecap_step_added(routecap_capturer *capturer);\n",
     ),
 ]
 SOURCES = {
