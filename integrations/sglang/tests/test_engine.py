@@ -788,6 +788,18 @@ def test_what_the_model_routes_counts_where_the_configuration_denies_it(ranks, c
     assert settings["layer_experts"] == [40] * 5 and "[1]" in caplog.text
 
 
+def test_each_layer_has_its_k_and_layers_that_run_again_are_refused_by_name():
+    from routecap_sglang._capturer import settings_of
+
+    blocks = [
+        {"block_type": "moe", "n_routed_experts": 16, "num_experts_per_tok": k} for k in (1, 4)
+    ]
+    settings, _ = settings_of({0, 1}, {"block_configs": blocks})
+    assert settings["k"] == 4 and settings["layer_k"] == [1, 4]
+    with pytest.raises(ValueError, match="layer 6 of the decoder runs several times"):
+        settings_of(set(), {"model_type": "inkling2_loop_text"})
+
+
 # ---- Failing softly
 
 
