@@ -119,7 +119,7 @@ fn a_router_writes_weights_beside_its_ids() {
 /// Weights that are as long as other rows would be read as those of other tokens.
 #[test]
 fn weights_of_another_length_type_or_place_are_refused() {
-    let (capturer, mut forward) = capturer(Some(WeightsType::F32));
+    let (_capturer, mut forward) = capturer(Some(WeightsType::F32));
     let weights = [1.0f32, 2.0, 3.0, 4.0];
     forward.begin(2, Stream::HOST).unwrap();
     let source = Source::new(&IDS, 2);
@@ -153,6 +153,8 @@ fn weights_of_another_length_type_or_place_are_refused() {
         ErrorKind::ShapeMismatch,
         "weights has 3 elements, not 4",
     );
+    // Rows that arrive, and copies.
+    let (capturer, mut forward) = capturer(Some(WeightsType::F32));
     let request = capturer.open().unwrap();
     let later = IssueOptions::new().snapshot(Snapshot::Later);
     let spans = [Span::new(request, 0, 0, 2)];
@@ -224,7 +226,8 @@ fn imported_weights_have_one_type_and_the_length_of_their_rows() {
         ErrorKind::Argument,
         "weights_validity has 1",
     );
-    let one = |first, halves: &'static [F16]| ArraySegment::new(first, 1).ids(&[3u8, 1]).weights(halves);
+    let one =
+        |first, halves: &'static [F16]| ArraySegment::new(first, 1).ids(&[3u8, 1]).weights(halves);
     let arrays = Arrays::new(1, 2, 0, 2).experts(8).weights(WeightsType::F32);
     refused(
         Routing::import(&arrays.segment(one(0, &[F16(0); 2])), Trust::None),
