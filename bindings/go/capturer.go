@@ -53,6 +53,10 @@ type Config struct {
 	Rows      uint32
 	Slots     uint32 // steps that may be in flight, 1..MaxSlots; default 2 (Issue)
 	SinkDType DType  // of the library's sink: I16 (default), I32 or I64
+	// capture a weight beside each id, as it is: DTypeF32, DTypeF16 or DTypeBF16; default none. A
+	// cell can have ids without weights. The weights of a cell are missing if its ids are, if nobody
+	// recorded them, or if one of them is NaN
+	WeightsDType DType
 	// ConfigMayLose for steps that are lost on the host, ConfigChecked for errors at slips
 	Flags       ConfigFlags
 	IDSpace     IDSpace // what the recorded ids are; travels with every routing
@@ -82,19 +86,20 @@ func DefaultConfig() Config {
 	var c cConfig
 	routecap_config_init(&c, unsafe.Sizeof(c))
 	return Config{
-		Backend:     c.backend,
-		Role:        c.role,
-		Device:      c.device,
-		Layers:      c.layers,
-		K:           c.k,
-		Experts:     c.experts,
-		Rows:        c.rows,
-		Slots:       c.slots,
-		SinkDType:   c.sinkDType,
-		Flags:       c.flags,
-		IDSpace:     c.idSpace,
-		MaxRequests: c.maxRequests,
-		BudgetBytes: c.budgetBytes,
+		Backend:      c.backend,
+		Role:         c.role,
+		Device:       c.device,
+		Layers:       c.layers,
+		K:            c.k,
+		Experts:      c.experts,
+		Rows:         c.rows,
+		Slots:        c.slots,
+		SinkDType:    c.sinkDType,
+		WeightsDType: c.weightsDType,
+		Flags:        c.flags,
+		IDSpace:      c.idSpace,
+		MaxRequests:  c.maxRequests,
+		BudgetBytes:  c.budgetBytes,
 	}
 }
 
@@ -108,20 +113,21 @@ func (config *Config) pass(f func(*cConfig) Result) Result {
 		return Result{ErrArgument, wrong.says(int(config.Layers))}
 	}
 	c := cConfig{
-		structSize:  uint32(unsafe.Sizeof(cConfig{})),
-		backend:     config.Backend,
-		role:        config.Role,
-		device:      config.Device,
-		layers:      config.Layers,
-		k:           config.K,
-		experts:     config.Experts,
-		rows:        config.Rows,
-		slots:       config.Slots,
-		sinkDType:   config.SinkDType,
-		flags:       config.Flags,
-		idSpace:     config.IDSpace,
-		maxRequests: config.MaxRequests,
-		budgetBytes: config.BudgetBytes,
+		structSize:   uint32(unsafe.Sizeof(cConfig{})),
+		backend:      config.Backend,
+		role:         config.Role,
+		device:       config.Device,
+		layers:       config.Layers,
+		k:            config.K,
+		experts:      config.Experts,
+		rows:         config.Rows,
+		slots:        config.Slots,
+		sinkDType:    config.SinkDType,
+		weightsDType: config.WeightsDType,
+		flags:        config.Flags,
+		idSpace:      config.IDSpace,
+		maxRequests:  config.MaxRequests,
+		budgetBytes:  config.BudgetBytes,
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()

@@ -39,6 +39,12 @@ type Source struct {
 	// of int32: the id of each source id, a placement's physical-to-logical table
 	Table Array
 	Flags SourceFlags
+	// the weight of each id, in adjacent columns, to be recorded with the ids: exactly Rows x Columns
+	// elements of the capturer's WeightsDType (of halves uint16, with As), or as WeightsRowStride says.
+	// None: they are missing, but with DTypeID16BF16 and DTypeBF16 those in the ids are recorded
+	Weights Array
+	// elements from one row of Weights to the next; 0 means Columns
+	WeightsRowStride int64
 	// the number that says that no expert was chosen, such as -1 or the number of experts, in columns
 	// behind those of the experts; only where LayerMinK allows fewer. 0: no number does, and such a
 	// cell is missing
@@ -77,7 +83,23 @@ func (s *Source) pass(a *arrays, k uint32) cSource {
 		tableSize:    uint32(tableSize),
 		flags:        s.Flags,
 		none:         s.None,
+
+		weightsDType:     s.Weights.dtype,
+		weights:          s.passWeights(a, k, s.Weights),
+		weightsRowStride: s.WeightsRowStride,
+		weightsBytes:     s.Weights.bytes(),
 	}
+}
+
+func (s *Source) passWeights(a *arrays, k uint32, weights Array) DevicePointer {
+	if weights.none() {
+		return 0
+	}
+	if s.WeightsRowStride < 0 {
+		return a.refuse(ErrArgument, "WeightsRowStride is %d", s.WeightsRowStride)
+	}
+	columns := cmp.Or(s.Columns, k)
+	return a.matrix("Weights", weights, shape{s.Rows, columns, s.WeightsRowStride, 0, "one for each of the ids"})
 }
 
 func (s *Source) passIDs(a *arrays, k uint32, ids Array) DevicePointer {
@@ -99,7 +121,7 @@ func (s *Source) passIDs(a *arrays, k uint32, ids Array) DevicePointer {
 //
 // Errors: ErrUnknownLayer; ErrDType; ErrShapeMismatch, fewer columns than K, or an array that is
 // not as long as what is read; ErrCapacity, rows outside the sink; ErrConflict; ErrState, the layer
-// has no sink.
+// has no sink, or Weights are given and it has none for them.
 func (c *Capturer) Record(layer uint32, source Source, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layer_record", func(p unsafe.Pointer, a *arrays) Result {
 		cc := source.pass(a, c.kOf(layer))
@@ -116,18 +138,20 @@ type LayerSource struct {
 	Layer uint32
 	IDs   Array // as in Source
 	Table Array // as in Source, of one length in all layers
+	// as in Source, of one dtype in all layers; none: the weights of this layer are missing
+	Weights Array
 }
 
 // RecordLayers copies the ids of several layers in one launch, each layer once, where all of them
 // still exist at the end of a forward pass (routecap_layers_record). `common` says what they have
-// in common; its IDs and Table are none. If one of them is refused, nothing is recorded. With
+// in common; its IDs, Table and Weights are none. If one of them is refused, nothing is recorded. With
 // SourceWholeStep in Flags the call is the whole step: leave Begin and Snapshot out.
 //
 // Errors: as Record; ErrArgument, a layer twice.
 func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stream) error {
 	_, err := c.callWithArrays("routecap_layers_record", func(p unsafe.Pointer, a *arrays) Result {
-		if !common.IDs.none() || !common.Table.none() {
-			return Result{ErrArgument, "IDs and Table belong to each layer"}
+		if !common.IDs.none() || !common.Table.none() || !common.Weights.none() {
+			return Result{ErrArgument, "IDs, Table and Weights belong to each layer"}
 		}
 		var k uint32
 		for _, l := range layers {
@@ -150,7 +174,22 @@ func (c *Capturer) RecordLayers(common Source, layers []LayerSource, stream Stre
 			if bytes := l.IDs.bytes(); i == 0 || bytes < cc.idsBytes {
 				cc.idsBytes = bytes
 			}
-			list[i] = cLayerSource{layer: l.Layer, ids: common.passIDs(a, k, l.IDs), table: table}
+			list[i] = cLayerSource{
+				layer:   l.Layer,
+				ids:     common.passIDs(a, k, l.IDs),
+				table:   table,
+				weights: common.passWeights(a, k, l.Weights),
+			}
+			if l.Weights.none() {
+				continue
+			}
+			if cc.weightsDType == 0 {
+				cc.weightsDType, cc.weightsBytes = l.Weights.dtype, l.Weights.bytes()
+			}
+			cc.weightsBytes = min(cc.weightsBytes, l.Weights.bytes())
+			if cc.weightsDType != l.Weights.dtype {
+				a.refuse(ErrDType, "the weights of all layers have one dtype")
+			}
 		}
 		if a.refused.Status != OK {
 			return a.refused

@@ -318,6 +318,56 @@ func (p *Plan[T]) noLonger(plan unsafe.Pointer, dst []T, classes []uint8) Result
 	return Result{}
 }
 
+// GatherWeights writes the weights of this rank, in its layout, to dst: those of the ids that Gather
+// writes with the same sources (routecap_plan_gather_weights). dtype is DTypeF32, with values in dst,
+// or the WeightsDType of all sources, with the bits of halves. Where weights are missing, `missing`
+// is written, such as NaN or 0; the experts of filled cells have the weight 0. It returns how many
+// needed cells have no weights.
+//
+// Result: OK; Incomplete, weights are missing. Errors: ErrDType, a source has no weights or not such,
+// or dst is not of the dtype; otherwise as Gather.
+func GatherWeights[W Weight, T ID](
+	p *Plan[T],
+	sources []PlanSource,
+	dtype DType,
+	missing float32,
+	dst []W,
+) (missingCells uint64, r Result, err error) {
+	const op = "routecap_plan_gather_weights"
+	if !holds[W](dtype) {
+		r, err = Result{ErrDType, fmt.Sprintf("dst is not of dtype %d", dtype)}.outcome(op)
+		return 0, r, err
+	}
+	r, err = p.withSources(
+		op,
+		sources,
+		func(plan unsafe.Pointer, first *cPlanSource, count uintptr) Result {
+			s := PlanShape{structSize: uint32(unsafe.Sizeof(PlanShape{}))}
+			if r := routecap_plan_describe(plan, &s); r.Status != OK {
+				return r
+			}
+			if ids := s.IDsBytes / uint64(unsafe.Sizeof(*new(T))); uint64(len(dst)) > ids {
+				return Result{
+					ErrShapeMismatch,
+					fmt.Sprintf("dst has %d elements, not %d", len(dst), ids),
+				}
+			}
+			return routecap_plan_gather_weights(
+				plan,
+				first,
+				unsafe.Sizeof(cPlanSource{}),
+				count,
+				int32(dtype),
+				missing,
+				unsafe.Pointer(unsafe.SliceData(dst)),
+				uintptr(len(dst))*unsafe.Sizeof(*new(W)),
+				&missingCells,
+			)
+		},
+	)
+	return missingCells, r, err
+}
+
 // GatherValues sends one element for each token the same way (routecap_plan_gather_values): token
 // ids for instance. `values` has those of each sample, or nil where this rank has no row of it;
 // `fill` is written where there is no token, and dst has an element for each row of the rank. E

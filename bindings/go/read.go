@@ -176,25 +176,96 @@ func CopyTo[T ID](
 	)
 }
 
-// copyIDs makes a copying call with dst and mask as C has them. Memory for a dense copy that is
-// longer than it is refused: who made it took it for that of another shape. With `open` it may be.
+// Weight is a Go type that weights can be copied to: their values, or the bits of halves.
+type Weight interface {
+	~uint16 | ~float32
+}
+
+// holds reports whether T is the type of weights of a dtype.
+func holds[T Weight](dtype DType) bool {
+	if typeOf[T]() == DTypeF32 {
+		return dtype == DTypeF32
+	}
+	return dtype == DTypeF16 || dtype == DTypeBF16
+}
+
+// CopyWeights copies the weights of a routing to the caller's memory
+// (routecap_routing_copy_weights), laid out as CopyTo lays out the ids with the same options: to dst
+// as values, to which halves are widened, or as the bits of the halves that the routing has; and to
+// mask, unless nil, 1 where the cell has weights, otherwise 0. Weights that are missing are NaN, and
+// columns without an expert have the weight 0. With ReadStrict every cell must have weights.
+//
+// Result and errors: as CopyTo; ErrDType, the routing has no weights, or not such.
+func CopyWeights[T Weight](
+	r *Routing,
+	options CopyOptions,
+	dst []T,
+	mask []uint8,
+) (needed uint64, outcome Result, err error) {
+	view := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
+	outcome, err = r.call("routecap_routing_view", func(routing unsafe.Pointer) Result {
+		return routecap_routing_view(routing, &view)
+	})
+	if err != nil {
+		return 0, outcome, err
+	}
+	options.dtype = DTypeF32
+	if typeOf[T]() != DTypeF32 {
+		if options.dtype = view.weightsDType; !holds[T](options.dtype) {
+			outcome = Result{ErrDType, fmt.Sprintf("the weights have dtype %d, which is no half", options.dtype)}
+			outcome, err = outcome.outcome("routecap_routing_copy_weights")
+			return 0, outcome, err
+		}
+	}
+	return copyCells(
+		&options,
+		dst,
+		mask,
+		false,
+		view.k,
+		func(p unsafe.Pointer, n uintptr, m *uint8, cells uintptr, needed *uint64) (Result, error) {
+			return r.call("routecap_routing_copy_weights", func(routing unsafe.Pointer) Result {
+				return routecap_routing_copy_weights(routing, &options, p, n, m, cells, needed)
+			})
+		},
+	)
+}
+
+// copyIDs is copyCells for ids.
 func copyIDs[T ID](
 	options *CopyOptions,
 	dst []T,
 	mask []uint8,
 	open bool,
 	k uint32,
-	call func(
-		dst unsafe.Pointer,
-		dstBytes uintptr,
-		mask *uint8,
-		maskBytes uintptr,
-		needed *uint64,
-	) (Result, error),
+	call copyCall,
+) (
+	uint64, Result, error) {
+	options.dtype = typeOf[T]()
+	return copyCells(options, dst, mask, open, k, call)
+}
+
+type copyCall func(
+	dst unsafe.Pointer,
+	dstBytes uintptr,
+	mask *uint8,
+	maskBytes uintptr,
+	needed *uint64,
+) (Result, error)
+
+// copyCells makes a copying call with dst and mask as C has them. Memory for a dense copy that is
+// longer than it is refused: who made it took it for that of another shape. With `open` it may be.
+func copyCells[T any](
+	options *CopyOptions,
+	dst []T,
+	mask []uint8,
+	open bool,
+	k uint32,
+	call copyCall,
 ) (
 	uint64, Result, error) {
 	size := uint64(unsafe.Sizeof(*new(T)))
-	options.structSize, options.dtype = uint32(unsafe.Sizeof(*options)), typeOf[T]()
+	options.structSize = uint32(unsafe.Sizeof(*options))
 	var bytes uint64
 	first := unsafe.SliceData(mask)
 	if dst != nil && !open && options.RowStride == 0 && options.LayerStride == 0 {

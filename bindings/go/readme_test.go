@@ -21,7 +21,7 @@ import (
 )
 
 func program(ctx context.Context, config routecap.Config, stream routecap.Stream, l, tokens uint32,
-	ids, topkIDs []int32, length, position, sequenceLength uint64) []any {
+	ids, topkIDs []int32, topkWeights []float32, length, position, sequenceLength uint64) []any {
 	return func() []any {
 %s
 		return []any{capturer, request, step, routing, result, view, err}
@@ -41,12 +41,12 @@ func TestTheProgramOfTheREADMECompiles(t *testing.T) {
 	must(t, err)
 	text, err := os.ReadFile("README.md")
 	must(t, err)
-	block := goBlock.FindStringSubmatch(string(text))
-	if block == nil {
-		t.Fatal("there is no program in README.md")
+	blocks := goBlock.FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != 2 {
+		t.Fatal("README.md has a program, and what changes in it for weights; here are ", len(blocks))
 	}
 	folder := t.TempDir()
-	source := fmt.Sprintf(readmeProgram, importLine.ReplaceAllString(block[1], ""))
+	source := fmt.Sprintf(readmeProgram, importLine.ReplaceAllString(blocks[0][1]+blocks[1][1], ""))
 	must(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(source), 0o644))
 	const path = "github.com/routecap/routecap/bindings/go"
 	mod := fmt.Sprintf(

@@ -185,12 +185,14 @@ func Merge(routings ...*Routing) (*Routing, Result, error) {
 // View is a routing's contents (routecap_view), in Go's memory: it stays as it is when the routing
 // is closed. All goes over its rows one by one.
 //
-// RowStride is of ids and of validity. It is 0 in every view of a routing: the rows of a segment's
-// ids follow one another, and those of its validity too. Import takes other rows as well.
+// RowStride is of ids, of weights and of the validity of both. It is 0 in every view of a routing:
+// the rows of a segment's ids follow one another, and so do those of each other. Import takes other
+// rows as well.
 type View struct {
 	// of the ids: U8 if no layer has more than 256 experts, or more than 255 where a cell may have
 	// fewer than K; otherwise I16
 	DType           DType
+	WeightsDType    DType // of the weights: DTypeF32, DTypeF16 or DTypeBF16; 0: there are none
 	Layers          uint32
 	K               uint32 // columns of a cell: the most experts of a token
 	Experts         uint32 // the most of any layer
@@ -220,8 +222,15 @@ type Segment struct {
 	IDs16 []int16 // [Rows, Layers, K], with DTypeI16
 	// [Rows, ValidityBytes]: bit l % 8 of byte l / 8 is set if layer l is valid; nil: all are
 	Validity []uint8
-	Tags     []uint64 // [Rows] the tag of each row; nil: Tag is that of all
-	Tag      uint64
+	// [Rows, Layers, K], with DTypeF32. Those of a cell that has none, and of columns without an
+	// expert, are 0. Import copies only those that are there
+	Weights32 []float32
+	// the same with the bits of DTypeF16 or DTypeBF16
+	Weights16 []uint16
+	// as Validity, the layers whose weights are there; in Import nil: those whose ids are
+	WeightsValidity []uint8
+	Tags            []uint64 // [Rows] the tag of each row; nil: Tag is that of all
+	Tag             uint64
 	// without ids: why these rows are not there; otherwise 0. Import takes 0 for MissingAbsent
 	Reason Reason
 }
@@ -249,6 +258,7 @@ func (v *cView) copied() View {
 	layers := int(v.layers)
 	view := View{
 		DType:           v.dtype,
+		WeightsDType:    v.weightsDType,
 		Layers:          v.layers,
 		K:               v.k,
 		Experts:         v.experts,
@@ -280,6 +290,12 @@ func (v *cView) copied() View {
 			s.IDs8 = copyOfRows[uint8](c.ids, rows, ids, v.rowStride)
 		} else {
 			s.IDs16 = copyOfRows[int16](c.ids, rows, ids, v.rowStride)
+		}
+		s.WeightsValidity = copyOfRows[uint8](c.weightsValidity, rows, int(v.validityBytes), v.rowStride)
+		if cells := layers * int(v.k); v.weightsDType == DTypeF32 {
+			s.Weights32 = copyOfRows[float32](c.weights, rows, cells, v.rowStride)
+		} else {
+			s.Weights16 = copyOfRows[uint16](c.weights, rows, cells, v.rowStride)
 		}
 		view.Segments[i] = s
 	}
@@ -413,6 +429,42 @@ func (r Row) AppendIDs(ids []int, layer int) []int {
 		ids = append(ids, r.ID(layer, column))
 	}
 	return ids
+}
+
+// Weighted reports whether the cell of a layer has weights; one with ids need not. It panics if there
+// is no such layer (Valid).
+func (r Row) Weighted(layer int) bool {
+	s := r.segment
+	if !r.Valid(layer) || s.Weights32 == nil && s.Weights16 == nil {
+		return false
+	}
+	_, stride := r.view.strides()
+	return s.WeightsValidity == nil || s.WeightsValidity[r.index*stride+layer/8]>>(layer%8)&1 != 0
+}
+
+// Weights32 returns the weights of the experts that the token got in a layer, Count of them: a part
+// of the segment's. nil if the cell has none, or they are halves. It panics if there is no such layer
+// (Valid).
+func (r Row) Weights32(layer int) []float32 {
+	return weightsOf(r, r.segment.Weights32, layer)
+}
+
+// Weights16 returns the same of DTypeF16 and DTypeBF16, as bits.
+func (r Row) Weights16(layer int) []uint16 {
+	return weightsOf(r, r.segment.Weights16, layer)
+}
+
+func weightsOf[T Weight](r Row, of []T, layer int) []T {
+	if !r.Weighted(layer) || of == nil {
+		return nil
+	}
+	stride := int(r.view.Layers) * int(r.view.K)
+	if r.view.RowStride != 0 {
+		stride = int(r.view.RowStride) / int(unsafe.Sizeof(of[0]))
+	}
+	first := r.index*stride + layer*int(r.view.K)
+	end := first + r.Count(layer)
+	return of[first:end:end]
 }
 
 // checkLayer panics if there is no such layer, as a slice does.

@@ -13,6 +13,8 @@ type SequenceConfig struct {
 	K       uint32 // experts per token, the most of any layer
 	Experts uint32 // required unless LayerExperts is set
 	IDSpace IDSpace
+	// of its weights, as in Config; default none
+	WeightsDType DType
 	// the most memory for rows and tokens, of the sequence and all its forks together; 0: no limit
 	BudgetBytes  uint64
 	LayerMap     []int32  // index of each captured layer in the decoder, strictly ascending
@@ -66,6 +68,7 @@ func NewSequence(config SequenceConfig) (*Sequence, error) {
 		k:            config.K,
 		experts:      config.Experts,
 		idSpace:      config.IDSpace,
+		weightsDType: config.WeightsDType,
 		budgetBytes:  config.BudgetBytes,
 		layerMap:     pinSlice(&pin, config.LayerMap),
 		layerExperts: pinSlice(&pin, config.LayerExperts),

@@ -200,9 +200,9 @@ func SerializedInfo(data []byte) (Serialized, error) {
 // begin.
 //
 // Result: OK; Incomplete; NotCaptured. Errors: ErrArgument, limits, order or segments, or an array
-// that has not the length that it should; ErrShapeMismatch, a RowStride that is less than ids and
-// validity of a row take, or no multiple of the size of an id; ErrDType; ErrFormat, an id of a
-// valid cell out of range or twice.
+// that has not the length that it should; ErrShapeMismatch, a RowStride that is less than ids,
+// weights and validity of a row take, or no multiple of the size of an id or weight; ErrDType;
+// ErrFormat, an id of a valid cell out of range or twice, or weights of a cell without ids, or NaN.
 func Import(view View, flags ImportFlags) (*Routing, Result, error) {
 	l := &loan{}
 	defer l.pin.Unpin()
@@ -306,9 +306,33 @@ func (v *View) pass(l *loan) (cView, Result) {
 			return fail(name("Validity"), len(s.Validity), s.Rows*validity)
 		case s.Validity != nil && strided && !v.reaches(uint64(len(s.Validity)), s.Rows, validity):
 			return short(name("Validity"), len(s.Validity), s.Rows)
+		case s.WeightsValidity != nil && !strided && uint64(len(s.WeightsValidity)) != s.Rows*validity:
+			return fail(name("WeightsValidity"), len(s.WeightsValidity), s.Rows*validity)
+		case s.WeightsValidity != nil && strided &&
+			!v.reaches(uint64(len(s.WeightsValidity)), s.Rows, validity):
+			return short(name("WeightsValidity"), len(s.WeightsValidity), s.Rows)
 		case s.Tags != nil && uint64(len(s.Tags)) != s.Rows:
 			return fail(name("Tags"), len(s.Tags), s.Rows)
 		}
+		weights, size := len(s.Weights32), uint64(4)
+		c.weights = pinSlice(&l.pin, s.Weights32)
+		switch {
+		case s.Weights32 != nil && v.WeightsDType != DTypeF32 && v.WeightsDType != 0, s.Weights16 != nil && v.WeightsDType == DTypeF32:
+			return cView{}, Result{
+				ErrDType,
+				fmt.Sprintf("segment %d has weights of another type than the view", i),
+			}
+		case s.Weights16 != nil:
+			weights, size = len(s.Weights16), 2
+			c.weights = pinSlice(&l.pin, s.Weights16)
+		}
+		switch hasWeights, strided := s.Weights32 != nil || s.Weights16 != nil, v.RowStride != 0; {
+		case hasWeights && !strided && uint64(weights) != cells:
+			return fail(name("the array of weights"), weights, cells)
+		case hasWeights && strided && !v.reaches(uint64(weights)*size, s.Rows, product(v.Layers, v.K)*size):
+			return short(name("the array of weights"), weights, s.Rows)
+		}
+		c.weightsValidity = pinSlice(&l.pin, s.WeightsValidity)
 		c.validity = pinSlice(&l.pin, s.Validity)
 		c.tags = pinSlice(&l.pin, s.Tags)
 		segments[i] = c
@@ -316,6 +340,7 @@ func (v *View) pass(l *loan) (cView, Result) {
 	return cView{
 		structSize:    uint32(unsafe.Sizeof(cView{})),
 		dtype:         v.DType,
+		weightsDType:  v.WeightsDType,
 		layers:        v.Layers,
 		k:             v.K,
 		experts:       v.Experts,

@@ -74,5 +74,33 @@ func SinkSlice[T int16 | int32 | int64](
 	return unsafe.Slice((*T)(sink.IDs.pointer()), int(sink.Rows-1)*stride+int(sink.K)), stride, nil
 }
 
+// SinkWeights returns the weights beside the ids of SinkSlice, of the capturer's WeightsDType: as
+// float32, or the bits of halves as uint16. In a row that is begun each is NaN until it is written.
+//
+// Errors: as SinkSlice; ErrState, the layer has no memory for weights.
+func SinkWeights[T Weight](c *Capturer, layer uint32) (weights []T, stride int, err error) {
+	const op = "routecap_sink_layer"
+	sink, err := c.SinkLayer(layer)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case sink.Weights == 0 || c.config.Backend != BackendHost:
+		return nil, 0, &Error{
+			Op:     op,
+			Status: ErrState,
+			Text:   fmt.Sprintf("layer %d has no sink for weights in host memory", layer),
+		}
+	case !holds[T](c.config.WeightsDType):
+		return nil, 0, &Error{
+			Op:     op,
+			Status: ErrDType,
+			Text:   fmt.Sprintf("the weights have dtype %d", c.config.WeightsDType),
+		}
+	}
+	stride = int(sink.RowStride)
+	elements := int(sink.Rows-1)*stride + int(sink.K)
+	return unsafe.Slice((*T)(sink.Weights.pointer()), elements), stride, nil
+}
+
 // pointer is the address as a pointer to memory of C.
 func (p DevicePointer) pointer() unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }

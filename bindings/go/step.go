@@ -142,6 +142,9 @@ type ArrivedRows struct {
 	Rows        uint32 // rows present; sink rows beyond are missing
 	RowStride   int64  // elements from one row to the next, K or more; 0 means K
 	LayerStride int64  // elements from one layer to the next, K or more; 0 means Rows * RowStride
+	// the weights of the same cells, of the capturer's WeightsDType, in an array that is laid out
+	// alike; none: they are missing
+	Weights Array
 }
 
 // pass returns the rows as C has them. C refuses strides below K before it reads.
@@ -152,15 +155,24 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 		return sink
 	}
 	sink.RowStride, sink.LayerStride, sink.IDsBytes = r.RowStride, r.LayerStride, r.IDs.bytes()
+	sink.IDs = r.passCells(a, "IDs", r.IDs)
+	if dtype := a.c.config.WeightsDType; !r.Weights.none() && r.Weights.dtype != dtype {
+		a.refuse(ErrDType, "Weights has dtype %d, and the capturer's weights %d", r.Weights.dtype, dtype)
+		return sink
+	}
+	sink.Weights = r.passCells(a, "Weights", r.Weights)
+	return sink
+}
+
+func (r *ArrivedRows) passCells(a *arrays, name string, cells Array) DevicePointer {
+	k := a.c.config.K
 	if r.RowStride == 0 && r.LayerStride == 0 {
-		layers := a.c.config.Layers
-		sink.IDs = a.exactly(
-			"IDs",
-			r.IDs,
-			product(layers, r.Rows, k),
+		return a.exactly(
+			name,
+			cells,
+			product(a.c.config.Layers, r.Rows, k),
 			"layers x Rows x K; set the strides where they lie otherwise",
 		)
-		return sink
 	}
 	row := cmp.Or(r.RowStride, int64(k))
 	rows := extent(r.Rows, row)
@@ -170,11 +182,14 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 	}
 	layers := extent(a.c.config.Layers, layer)
 	if rows == outOfReach || layers == outOfReach {
-		a.refuse(ErrShapeMismatch, "IDs has %d elements and impossible strides", r.IDs.length)
-		return sink
+		return a.refuse(
+			ErrShapeMismatch,
+			"%s has %d elements and impossible strides",
+			name,
+			cells.length,
+		)
 	}
-	sink.IDs = a.at("IDs", r.IDs, 0, layers+rows+int64(k)-1)
-	return sink
+	return a.at(name, cells, 0, layers+rows+int64(k)-1)
 }
 
 // Arrive hands over the rows of a step that was issued with SnapshotLater (routecap_step_arrive):

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -47,7 +48,7 @@ func init() {
 			r.done(nil)
 		},
 		"capturer_create": func(r *replay, in, out *said) {
-			config, err := r.config(in.object("config"))
+			config := r.config(in.object("config"))
 			if in.has("budget_pages") {
 				memory, err := config.Memory()
 				if err != nil {
@@ -55,10 +56,7 @@ func init() {
 				}
 				config.BudgetBytes = in.uint("budget_pages") * memory.PageBytes
 			}
-			var c *Capturer
-			if err == nil {
-				c, err = New(config)
-			}
+			c, err := New(config)
 			delivered := r.done(err)
 			r.equal("whether there is a capturer", delivered, c != nil)
 			if delivered {
@@ -98,16 +96,28 @@ func init() {
 			case DTypeI64:
 				writeSink[int64](r, in)
 			}
+			switch {
+			case in.has("weights") && in.capturer().config.WeightsDType == DTypeF32:
+				writeWeights[float32](r, in)
+			case in.has("weights"):
+				writeWeights[uint16](r, in)
+			}
 		},
 		"layer_record": func(r *replay, in, out *said) {
 			c := in.capturer()
-			given := source(in.object("source"), c.config.K)
+			said := in.object("source")
+			given := source(said, c.config.K)
+			given.Weights = weightsOfSource(said, said, c)
+			if dtype := DType(said.int("weights_dtype")); given.Weights.none() {
+				given.Weights.dtype = dtype // of none, which only C can state
+			}
 			r.done(c.Record(in.uint32("layer"), given, Stream(in.uint("stream"))))
 		},
 		"layers_record": func(r *replay, in, out *said) {
 			c, said := in.capturer(), in.object("source")
 			dtype := DType(said.int("dtype"))
 			common := source(said, c.config.K)
+			common.Weights = weightsOfSource(said, said, c)
 			var layers []LayerSource
 			for _, item := range in.list("layers") {
 				l := r.said(item)
@@ -117,6 +127,8 @@ func init() {
 						Layer: l.uint32("layer"),
 						IDs:   common.dense(l.list("ids"), dtype, c.config.K),
 						Table: l.int32s("table"),
+
+						Weights: weightsOfSource(said, l, c),
 					},
 				)
 			}
@@ -178,7 +190,7 @@ func init() {
 		},
 		"request_extract_into": func(r *replay, in, out *said) {
 			first, rows := in.uint("first"), in.uint("rows")
-			r.copying(in, out, copies{in.capturer(), in.request(), first, rows, nil})
+			r.copying(in, out, copies{in.capturer(), in.request(), first, rows, nil, false})
 		},
 		"copy_options_init": func(r *replay, in, out *said) {
 			options := DefaultCopyOptions()
@@ -191,6 +203,9 @@ func init() {
 		},
 		"routing_view":    replayView,
 		"routing_copy_to": func(r *replay, in, out *said) { r.copying(in, out, copies{routing: in.routing("routing")}) },
+		"routing_copy_weights": func(r *replay, in, out *said) {
+			r.copying(in, out, copies{routing: in.routing("routing"), weights: true})
+		},
 
 		"routing_serialize":   replaySerialize,
 		"routing_deserialize": replayDeserialize,
@@ -201,21 +216,7 @@ func init() {
 			var config SequenceConfig
 			said := in.object("config")
 			said.fill(&config)
-			var sequence *Sequence
-			var err error
-			if reserved := said.uint32("reserved"); reserved != 0 {
-				var made unsafe.Pointer
-				c := cSequenceConfig{
-					structSize: uint32(unsafe.Sizeof(cSequenceConfig{})),
-					layers:     config.Layers,
-					k:          config.K,
-					experts:    config.Experts,
-					reserved:   reserved,
-				}
-				_, err = routecap_sequence_create(&c, &made).outcome("raw")
-			} else {
-				sequence, err = NewSequence(config)
-			}
+			sequence, err := NewSequence(config)
 			r.sequence(r.done(err), out.value("sequence"), sequence)
 		},
 		"store_config_init": func(r *replay, in, out *said) {
@@ -226,11 +227,7 @@ func init() {
 		"store_create": func(r *replay, in, out *said) {
 			var config StoreConfig
 			in.object("config").fill(&config)
-			shape, err := r.config(in.object("shape"))
-			var store *Store
-			if err == nil {
-				store, err = NewStore(config, shape)
-			}
+			store, err := NewStore(config, r.config(in.object("shape")))
 			delivered := r.done(err)
 			r.equal("a store", delivered, store != nil)
 			if delivered {
@@ -282,17 +279,10 @@ func (r *replay) sequence(delivered bool, name any, sequence *Sequence) {
 	}
 }
 
-// config is the configuration of a vector, or the error of one that only the raw layer can have.
-func (r *replay) config(s *said) (config Config, err error) {
+// config is the configuration of a vector.
+func (r *replay) config(s *said) (config Config) {
 	s.fill(&config)
-	if reserved := s.uint32("reserved"); reserved != 0 {
-		memory := Memory{structSize: uint32(unsafe.Sizeof(Memory{}))}
-		_, err = config.pass(func(c *cConfig) Result {
-			c.reserved = reserved
-			return routecap_config_memory(c, &memory)
-		}).outcome("raw")
-	}
-	return config, err
+	return config
 }
 
 func (r *replay) madeBatch(delivered bool, out *said, routings []*Routing) {
@@ -325,23 +315,21 @@ func replaySinkBind(r *replay, in, out *said) {
 	s := in.object("sink")
 	var sink Sink
 	s.fill(&sink)
-	if s.has("ids") {
-		memory := s.object("ids")
-		name, size := memory.text("memory"), max(sink.DType.Size(), 1)
+	plane := func(key string, dtype DType) DevicePointer {
+		if !s.has(key) {
+			return 0
+		}
+		memory := s.object(key)
+		name, size := memory.text("memory"), max(dtype.Size(), 1)
 		if r.memory[name] == nil {
 			r.mapMemory(name, int(memory.uint("elements"))*size)
 		}
 		memory.has("elements")
-		sink.IDs = DevicePointer(
-			uintptr(
-				unsafe.Pointer(&r.memory[name][0]),
-			) + uintptr(
-				memory.uint("start"),
-			)*uintptr(
-				size,
-			),
-		)
+		start := uintptr(memory.uint("start")) * uintptr(size)
+		return DevicePointer(uintptr(unsafe.Pointer(&r.memory[name][0])) + start)
 	}
+	sink.IDs = plane("ids", sink.DType)
+	sink.Weights = plane("weights", in.capturer().config.WeightsDType)
 	r.done(in.capturer().SinkBind(in.uint32("first_layer"), in.uint32("layers"), sink))
 }
 
@@ -352,16 +340,34 @@ func replaySinkLayer(r *replay, in, out *said) {
 	}
 	expected := out.object("sink")
 	expected.same(&sink)
-	switch ids := expected.value("ids").(type) {
-	case map[string]any:
-		memory := r.said(ids)
-		start := uintptr(unsafe.Pointer(&r.memory[memory.text("memory")][0]))
-		memory.has("elements")
-		r.equal("ids", DevicePointer(start+uintptr(memory.uint("start"))*uintptr(sink.DType.Size())), sink.IDs)
-	case bool:
-		r.equal("whether there is memory", ids, sink.IDs != 0)
-	case nil:
-		r.equal("ids", DevicePointer(0), sink.IDs)
+	plane := func(key string, dtype DType, address DevicePointer) {
+		switch said := expected.value(key).(type) {
+		case map[string]any:
+			memory := r.said(said)
+			start := uintptr(unsafe.Pointer(&r.memory[memory.text("memory")][0]))
+			memory.has("elements")
+			r.equal(key, DevicePointer(start+uintptr(memory.uint("start"))*uintptr(dtype.Size())), address)
+		case bool:
+			r.equal("whether there is memory of "+key, said, address != 0)
+		case nil:
+			r.equal(key, DevicePointer(0), address)
+		}
+	}
+	plane("ids", sink.DType, sink.IDs)
+	if expected.has("weights") || in.capturer().config.WeightsDType == 0 {
+		plane("weights", in.capturer().config.WeightsDType, sink.Weights)
+	}
+}
+
+// writeWeights writes the weights that a router wrote with its ids.
+func writeWeights[T Weight](r *replay, in *said) {
+	weights, stride, err := SinkWeights[T](in.capturer(), in.uint32("layer"))
+	if err != nil {
+		r.fatal(err)
+	}
+	first, columns := int(in.uint("first_row")), int(in.capturer().kOf(in.uint32("layer")))
+	for i, value := range numbers[T](in.list("weights")) {
+		weights[(first+i/columns)*stride+i%columns] = value
 	}
 }
 
@@ -401,6 +407,20 @@ func source(s *said, k uint32) Source {
 	)
 	source.Table = s.int32s("table")
 	return source
+}
+
+// weightsOfSource are those that a source, a layer of several or rows say: of the dtype that is
+// stated, or else of the capturer's.
+func weightsOfSource(stated, said *said, c *Capturer) Array {
+	dtype := c.config.WeightsDType
+	if stated.has("weights_dtype") {
+		dtype = DType(stated.int("weights_dtype"))
+	}
+	stated.has("weights_bytes")
+	if !said.has("weights") {
+		return Array{}
+	}
+	return array(said.list("weights"), dtype).From(int(stated.uint("weights_start")))
 }
 
 func replayRoute(r *replay, in, out *said) {
@@ -507,7 +527,8 @@ func replayArrive(r *replay, in, out *said) {
 		r.returned(routecap_step_arrive(*c.object, step, &sink).outcome("raw"))
 		return
 	}
-	r.done(c.Arrive(step, &ArrivedRows{ids, sink.Rows, sink.RowStride, sink.LayerStride}))
+	weights := weightsOfSource(s, s, c)
+	r.done(c.Arrive(step, &ArrivedRows{ids, sink.Rows, sink.RowStride, sink.LayerStride, weights}))
 }
 
 func replayIssue(r *replay, in, out *said) {
@@ -570,12 +591,13 @@ func replayIssue(r *replay, in, out *said) {
 	}
 }
 
-// copies is what request_extract_into and routing_copy_to have in common.
+// copies is what request_extract_into, routing_copy_to and routing_copy_weights have in common.
 type copies struct {
 	c           *Capturer
 	request     Request
 	first, rows uint64
 	routing     *Routing
+	weights     bool
 }
 
 func (r *replay) copying(in, out *said, from copies) {
@@ -584,20 +606,78 @@ func (r *replay) copying(in, out *said, from copies) {
 	s.fill(&options)
 	bytes := in.uint("dst_bytes")
 	switch size := uint64(options.dtype.Size()); {
-	case size == 0 || bytes%size != 0 || options.dtype > DTypeI64:
+	case from.weights && options.dtype == DTypeF32:
+		copyWeights[float32](r, in, out, from, options)
+	case from.weights && holds[uint16](options.dtype):
+		copyWeights[uint16](r, in, out, from, options)
+	case from.weights || size == 0 || bytes%size != 0 || options.dtype > DTypeI64:
 		copyRaw(r, in, out, from, options)
 	case options.dtype == DTypeU8:
-		copyTyped[uint8](r, in, out, from, options)
+		copyIDsOf[uint8](r, in, out, from, options)
 	case options.dtype == DTypeI16:
-		copyTyped[int16](r, in, out, from, options)
+		copyIDsOf[int16](r, in, out, from, options)
 	case options.dtype == DTypeU16:
-		copyTyped[uint16](r, in, out, from, options)
+		copyIDsOf[uint16](r, in, out, from, options)
 	case options.dtype == DTypeI32:
-		copyTyped[int32](r, in, out, from, options)
+		copyIDsOf[int32](r, in, out, from, options)
 	case options.dtype == DTypeU32:
-		copyTyped[uint32](r, in, out, from, options)
+		copyIDsOf[uint32](r, in, out, from, options)
 	case options.dtype == DTypeI64:
-		copyTyped[int64](r, in, out, from, options)
+		copyIDsOf[int64](r, in, out, from, options)
+	}
+}
+
+func copyIDsOf[T ID](r *replay, in, out *said, from copies, options CopyOptions) {
+	copyTo := func(dst []T, mask []uint8) (uint64, Result, error) {
+		if from.routing != nil {
+			return CopyTo(from.routing, options, dst, mask)
+		}
+		return ExtractInto(from.c, from.request, from.first, from.rows, options, dst, mask)
+	}
+	dst, delivered := copyTyped(r, in, out, from, options, copyTo)
+	wide := make([]int64, len(dst)) // ID is narrower than Element
+	for i, v := range dst {
+		wide[i] = int64(v)
+	}
+	wrote(r, delivered, out, "dst", wide, 0)
+}
+
+func copyWeights[T Weight](r *replay, in, out *said, from copies, options CopyOptions) {
+	copyTo := func(dst []T, mask []uint8) (uint64, Result, error) {
+		return CopyWeights(from.routing, options, dst, mask)
+	}
+	dst, delivered := copyTyped(r, in, out, from, options, copyTo)
+	if !delivered {
+		wrote(r, false, out, "dst", dst, 0)
+		return
+	}
+	wroteWeights(r, out, "dst", shown(dst, options.dtype))
+}
+
+// shown are weights as vectors have them: the bits of halves, and NaN.
+func shown[T Weight](weights []T, dtype DType) []float64 {
+	values := make([]float64, len(weights))
+	for i, v := range weights {
+		values[i] = float64(v)
+		infinity := map[DType]uint16{DTypeF16: 0x7c00, DTypeBF16: 0x7f80}[dtype]
+		if infinity != 0 && uint16(v)&0x7fff > infinity {
+			values[i] = math.NaN()
+		}
+	}
+	return values
+}
+
+func wroteWeights(r *replay, out *said, key string, got []float64) {
+	r.t.Helper()
+	if !out.has(key) {
+		return
+	}
+	want := out.list(key)
+	r.equal(key+": length", len(want), len(got))
+	for i := range want {
+		if w := float(want[i]); w != got[i] && !(math.IsNaN(w) && math.IsNaN(got[i])) {
+			r.fatal(key, " ", i, " is ", got[i], ", not ", want[i])
+		}
 	}
 }
 
@@ -618,9 +698,15 @@ func (s *said) k(from copies) uint32 {
 	return view.K
 }
 
-func copyTyped[T ID](r *replay, in, out *said, from copies, options CopyOptions) {
+// copyTyped makes a copy and compares all but what it wrote to dst, which it returns.
+func copyTyped[T ID | Weight](
+	r *replay,
+	in, out *said,
+	from copies,
+	options CopyOptions,
+	copyTo func(dst []T, mask []uint8) (uint64, Result, error),
+) (dst []T, delivered bool) {
 	size := uint64(options.dtype.Size())
-	var dst []T
 	if in.has("dst_bytes") {
 		dst = make([]T, in.uint("dst_bytes")/size)
 		for i := range dst {
@@ -628,12 +714,6 @@ func copyTyped[T ID](r *replay, in, out *said, from copies, options CopyOptions)
 		}
 	}
 	mask := r.mask(in)
-	copyTo := func(dst []T, mask []uint8) (uint64, Result, error) {
-		if from.routing != nil {
-			return CopyTo(from.routing, options, dst, mask)
-		}
-		return ExtractInto(from.c, from.request, from.first, from.rows, options, dst, mask)
-	}
 	needed, result, err := copyTo(dst, mask)
 	if errors.Is(err, ErrShapeMismatch) && options.RowStride == 0 && options.LayerStride == 0 {
 		// Longer than the copy, which C does not mind.
@@ -643,16 +723,12 @@ func copyTyped[T ID](r *replay, in, out *said, from copies, options CopyOptions)
 		}
 		needed, result, err = copyTo(dst[:min(needed, uint64(len(dst)))], part)
 	}
-	delivered := r.returned(result, err)
-	wide := make([]int64, len(dst)) // ID is narrower than Element
-	for i, v := range dst {
-		wide[i] = int64(v)
-	}
-	wrote(r, delivered, out, "dst", wide, 0)
+	delivered = r.returned(result, err)
 	wrote(r, delivered, out, "mask", mask, 0)
 	if out.has("needed") {
 		r.equal("needed", out.uint("needed"), needed*size)
 	}
+	return dst, delivered
 }
 
 func copyRaw(r *replay, in, out *said, from copies, options CopyOptions) {
@@ -661,7 +737,11 @@ func copyRaw(r *replay, in, out *said, from copies, options CopyOptions) {
 	var outcome Result
 	p, bytes := unsafe.Pointer(unsafe.SliceData(dst)), uintptr(len(dst))
 	if from.routing != nil {
-		outcome = routecap_routing_copy_to(
+		copyTo := routecap_routing_copy_to
+		if from.weights {
+			copyTo = routecap_routing_copy_weights
+		}
+		outcome = copyTo(
 			*from.routing.object,
 			&options,
 			p,
@@ -731,7 +811,8 @@ func replayView(r *replay, in, out *said) {
 	r.equal("rows of all segments", view.First+view.Rows, position)
 	r.reasonsOfAbsentRows(routing, &view)
 
-	var ids, valid, tags []int64
+	var ids, valid, tags, weighted []int64
+	var weights []float64
 	for _, row := range view.All() {
 		tag := int64(0)
 		for layer := range int(view.Layers) {
@@ -743,12 +824,25 @@ func replayView(r *replay, in, out *said) {
 			for column := range int(view.K) {
 				ids = append(ids, int64(row.ID(layer, column)))
 			}
+			of := shown(row.Weights32(layer), DTypeF32)
+			if halves := row.Weights16(layer); halves != nil {
+				of = shown(halves, view.WeightsDType)
+			}
+			is = 0
+			if row.Weighted(layer) {
+				is = 1
+				r.equal("the number of weights", row.Count(layer), len(of))
+			}
+			weighted = append(weighted, is)
+			weights = append(weights, append(of, make([]float64, int(view.K)-len(of))...)...)
 		}
 		tags = append(tags, tag)
 	}
 	wrote(r, true, expected, "ids", ids, 0)
 	wrote(r, true, expected, "valid", valid, 0)
 	wrote(r, true, expected, "tags", tags, 0)
+	wrote(r, true, expected, "weighted", weighted, 0)
+	wroteWeights(r, expected, "weights", weights)
 }
 
 func replaySerialize(r *replay, in, out *said) {
@@ -831,6 +925,15 @@ func replayImport(r *replay, in, out *said) {
 		}
 		if of.has("validity") {
 			segment.Validity = numbers[uint8](of.list("validity"))
+		}
+		switch {
+		case of.has("weights") && holds[uint16](view.WeightsDType):
+			segment.Weights16 = numbers[uint16](of.list("weights"))
+		case of.has("weights"):
+			segment.Weights32 = numbers[float32](of.list("weights"))
+		}
+		if of.has("weights_validity") {
+			segment.WeightsValidity = numbers[uint8](of.list("weights_validity"))
 		}
 		if of.has("tags") {
 			segment.Tags = numbers[uint64](of.list("tags"))

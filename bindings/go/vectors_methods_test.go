@@ -31,10 +31,6 @@ func (m method) call(r *replay, in, out *said) {
 	for i, name := range m.given {
 		arguments[i] = m.argument(r, function.In(i), name, in, out)
 	}
-	if r.refused != nil {
-		r.done(r.refused)
-		return
-	}
 	call := m.function.Call
 	if function.IsVariadic() {
 		call = m.function.CallSlice
@@ -86,7 +82,7 @@ func (m method) argument(r *replay, kind reflect.Type, name string, in, out *sai
 	case *[]Reason:
 		*to = make([]Reason, len(in.bytes("keys"))/in.store().keyBytes)
 	case *Config:
-		*to, r.refused = r.config(in.object(name))
+		*to = r.config(in.object(name))
 	default:
 		switch kind.Kind() {
 		case reflect.Int32, reflect.Int64:

@@ -331,7 +331,6 @@ type replay struct {
 	positions map[laterStep]Array
 	loans     []*testLoan
 	open      []*said // objects of the call
-	refused   error   // what a configuration alone is refused with
 	status    string
 	checked   bool // the status was compared
 }
@@ -383,7 +382,6 @@ func (r *replay) call(text []byte) {
 	name, in, out := whole.text("call"), whole.object("in"), whole.object("out")
 	r.status, r.checked = whole.text("status"), false
 	if like, ok := methods[name]; ok {
-		r.refused = nil
 		like.call(r, in, out)
 	} else if byHand := calls[name]; byHand != nil {
 		byHand(r, in, out)
