@@ -198,12 +198,13 @@ struct Shape : kernels::RowLayout {
     // How many experts a valid cell has. Its other columns come last, and are unused.
     template <class Id>
     uint32_t count_ids(const Id *ids, uint32_t layer) const {
-        uint32_t n = of.k[layer];
-        if (!uniform)
-            while (n > of.least[layer] && ids[n - 1] == kernels::kUnused<Id>) n--;
+        if (uniform) return k;
+        uint32_t n = rules[layer].k;
+        while (n > rules[layer].least && ids[n - 1] == kernels::kUnused<Id>) n--;
         return n;
     }
     uint32_t count(const uint8_t *row, uint32_t layer) const {
+        if (uniform) return k;
         const uint8_t *ids = cell(row, layer);
         return id_bytes == 1 ? count_ids(ids, layer)
                              : count_ids(reinterpret_cast<const uint16_t *>(ids), layer);
