@@ -51,10 +51,11 @@ ARRAYS = {
     "table": np.int32,
     "validity": np.uint8,
     "tags": np.uint64,
+    "weights_validity": np.uint8,
 }
 # Those that have an element for each layer.
 LAYERS = [name for name in ARRAYS if name.startswith("layer_")]
-POINTERS = {*ARRAYS, "ids", "logits", "tokens", "positions"}
+POINTERS = {*ARRAYS, "ids", "logits", "tokens", "positions", "weights"}
 WORDS = {
     "ALL": routecap.ALL,
     "LANDED": routecap.LANDED,
@@ -89,6 +90,31 @@ def array(values: Any, dtype: Any) -> Any:
     if dtype is np.uint32:  # negative ones too
         numbers = [each % 2**32 for each in numbers]
     return np.array(numbers, dtype=dtype)
+
+
+def weights_of(values: Any, dtype: int) -> Any:
+    """Weights as they lie in memory: of 16 bits by their bits, "nan" any NaN."""
+    if dtype == 16:
+        return array(values, np.float32)
+    return np.array([0x7FFF if value == "nan" else number(value) for value in values], np.uint16)
+
+
+def is_nan(found: Any, dtype: int) -> bool:
+    if dtype == 16:
+        return bool(np.isnan(found))
+    return (int(found) & 0x7FFF) > (0x7F80 if dtype == 18 else 0x7C00)
+
+
+def same_weights(found: Any, expected: Any, dtype: int, where: str) -> None:
+    assert len(found) == len(expected), where
+    for i, (one, other) in enumerate(zip(found, expected)):
+        if other == "nan":
+            assert is_nan(one, dtype), f"{where}[{i}] is {one}, not NaN"
+        else:
+            wanted = weights_of([other], dtype)[0]
+            assert one == wanted and np.signbit(one) == np.signbit(wanted), (
+                f"{where}[{i}] is {one}, not {wanted}"
+            )
 
 
 def data(pieces: list[str]) -> bytes:
@@ -285,7 +311,11 @@ class Replayer:
         if value is None:
             return 0
         dtype = ARRAYS.get(name) or TYPES.get(of.get(f"{name}_dtype", of.get("dtype")), np.int32)
-        values = array(value if isinstance(value, list) else [value], dtype)
+        values = (
+            weights_of(value, of.get("weights_dtype", 0))
+            if name == "weights"
+            else array(value if isinstance(value, list) else [value], dtype)
+        )
         self.held.append(values)
         start = of.get(f"{name}_start", 0) * values.itemsize
         return int(describe(values, name).address) + start
@@ -405,8 +435,17 @@ class Replayer:
     # ---- Sink
 
     def sink_bind(self, call: Any, out: Any) -> Any:
-        sink = {name: number(value) for name, value in call["sink"].items() if name != "ids"}
+        sink = {
+            name: number(value)
+            for name, value in call["sink"].items()
+            if name not in ("ids", "weights")
+        }
         dtype = TYPES.get(sink["dtype"], np.int32)
+        if "weights" in call["sink"]:
+            beside = self.memory.get(
+                call["sink"]["weights"], TYPES[self.capturer(call)._config.weights_dtype or 16]
+            )
+            sink["weights"] = describe(beside, "weights").address
         ids = self.memory.get(call["sink"]["ids"], dtype) if call["sink"].get("ids") else None
         rows, k, layers = sink.get("rows", 0), sink.get("k", 0), call["layers"]
         row_stride = sink.get("row_stride") or k
@@ -418,9 +457,14 @@ class Replayer:
             and min(rows, k, row_stride, layer_stride) > 0
             and sink["dtype"] in TYPES
         )
-        if not fits or (layers - 1) * layer_stride + (rows - 1) * row_stride + k > len(ids):
+        if (
+            "weights" in sink
+            or not fits
+            or (layers - 1) * layer_stride + (rows - 1) * row_stride + k > len(ids)
+        ):
             address = 0 if ids is None else describe(ids, "ids").address
-            struct = self.struct("sink", sink, ids=address)
+            beside = {"weights": sink.pop("weights")} if "weights" in sink else {}
+            struct = self.struct("sink", sink, ids=address, **beside)
             return (
                 raw.routecap_sink_bind(
                     self.capturer(call)._handle, call["first_layer"], layers, struct
@@ -448,6 +492,14 @@ class Replayer:
         else:
             assert (found is None) == (sink["ids"] == 0)
             sink["ids"] = None if found is None else True
+        if "weights" in out.get("sink", {}):
+            beside = out["sink"].pop("weights")
+            if isinstance(beside, dict):
+                kind = TYPES[self.capturer(call)._config.weights_dtype]
+                found_at = describe(self.memory.get(beside, kind), "weights").address
+                assert sink["weights"] == found_at
+            else:
+                assert (sink["weights"] != 0) == (beside is True)
         if isinstance(out.get("sink"), dict) and "ids" in out["sink"]:
             assert sink["ids"] == out["sink"]["ids"]
             sink["ids"] = out["sink"]["ids"]
@@ -458,6 +510,11 @@ class Replayer:
         sink = self.capturer(call).sink(call["layer"])
         ids = array(call["ids"], sink.dtype).reshape(-1, sink.shape[1])
         sink[call["first_row"] : call["first_row"] + len(ids)] = ids
+        if "weights" in call:
+            beside = self.capturer(call).weights_sink(call["layer"])
+            dtype = self.capturer(call)._config.weights_dtype
+            bits = weights_of(call["weights"], dtype).view(beside.dtype).reshape(-1, sink.shape[1])
+            beside[call["first_row"] : call["first_row"] + len(bits)] = bits
         return 0, {}
 
     # ---- Taps
@@ -504,6 +561,7 @@ class Replayer:
         try:
             if (
                 source.get("flags", 0) > 1
+                or any(name.startswith("weights") for name in source)
                 or "ids" not in source
                 or source.get("table_size", 0)
                 and "table" not in source
@@ -525,7 +583,8 @@ class Replayer:
         numbers = [layer["layer"] for layer in layers]
         try:
             if (
-                len(set(numbers)) != len(numbers)
+                any(name.startswith("weights") for each in (source, *layers) for name in each)
+                or len(set(numbers)) != len(numbers)
                 or any("ids" not in layer for layer in layers)
                 or not layers
                 or source.get("flags", 0) > 1
@@ -718,6 +777,10 @@ class Replayer:
         if "rows" not in call:
             capturer.arrive(capturer.issued(step), None)
             return 0, {}
+        if "weights" in call["rows"]:
+            kind = capturer._config.weights_dtype or 16
+            struct = self.struct("sink", {"weights_dtype": kind, **call["rows"]})
+            return raw.routecap_step_arrive(capturer._handle, step, struct), {}
         sink = {name: number(value) for name, value in call["rows"].items() if name != "ids"}
         start, rows, k = sink.pop("ids_start", 0), sink["rows"], sink["k"]
         ids = array(call["rows"]["ids"], TYPES.get(sink["dtype"], np.int32))[start:]
@@ -969,6 +1032,23 @@ class Replayer:
             ),
         )
 
+    def routing_copy_weights(self, call: Any, out: Any) -> Any:
+        routing = self.names[call["routing"]]
+        options = {name: number(value) for name, value in call["options"].items()}
+        kind = options.get("dtype", 0)
+        dtype = np.float32 if kind == 16 else np.uint16
+        dst = np.full(-(-call["dst_bytes"] // np.dtype(dtype).itemsize), FILL, dtype)
+        mask = np.full(call["mask_bytes"], FILL, np.uint8) if "mask_bytes" in call else None
+        status, needed = raw.routecap_routing_copy_weights(
+            routing._handle,
+            structs.copy_options(**options),
+            memoryview(dst).cast("B")[: call["dst_bytes"]],
+            mask,
+        )
+        if "dst" in out:
+            same_weights(dst.tolist(), out.pop("dst"), kind, "dst")
+        return status, {"mask": mask, "needed": needed}
+
     # ---- Routings
 
     def routing_wait(self, call: Any, out: Any) -> Any:
@@ -988,6 +1068,9 @@ class Replayer:
             np.zeros(routing.rows, np.uint64),
         )
         ids = np.full((routing.rows, routing.layers, routing.k), -1, np.int64)
+        kind = int(routing.weights_dtype or 0)
+        weighted = np.zeros(valid.shape, bool)
+        weights = np.zeros(ids.shape, np.float32 if kind == 16 else np.uint16)
         for segment in routing.segments:
             assert segment.first == row and segment.rows > 0
             here = slice(row - routing.first, row - routing.first + segment.rows)
@@ -1010,6 +1093,14 @@ class Replayer:
                     segment.tags if segment.tags is not None else segment.tag,
                     0,
                 )
+            if segment.weights is not None:
+                bits = np.unpackbits(segment.weights_validity, axis=1, bitorder="little")
+                weighted[here] = bits[:, : routing.layers]
+                kept = np.ascontiguousarray(segment.weights)
+                if routing.weights_dtype != routecap.Dtype.F32:
+                    kept = kept.view(np.uint16)
+                assert not kept[~weighted[here]].view(np.uint8).any()
+                weights[here] = kept
         assert row == routing.first + routing.rows
         reasons = np.zeros((routing.rows, routing.layers), np.uint8)
         for first, rows, layer, layers, reason, _ in routing.missing.tolist():
@@ -1021,7 +1112,11 @@ class Replayer:
         assert (ids == routing.ids(np.int64)).all() and (
             np.where(valid.any(axis=1), routing.tags, 0) == tags
         ).all()
+        if "weights" in out.get("view", {}):
+            same_weights(weights.ravel().tolist(), out["view"].pop("weights"), kind, "weights")
         view = {
+            "weights_dtype": kind,
+            "weighted": weighted.ravel().tolist(),
             "dtype": {np.dtype(np.uint8): 1, np.dtype(np.int16): 2}[routing.dtype],
             "validity_bytes": (routing.layers + 7) // 8,
             "complete": routing.complete,
@@ -1078,7 +1173,9 @@ class Replayer:
         segments = []
         try:
             if (
-                view.get("dtype") not in (1, 2)
+                view.get("weights_dtype")
+                or any("weights" in segment for segment in view.get("segments", []))
+                or view.get("dtype") not in (1, 2)
                 or view.get("validity_bytes") not in (None, 0, width)
                 or call.get("flags", 0) > 1
             ):
@@ -1135,11 +1232,13 @@ class Replayer:
         address = describe(segments, "segments").address if given else 0
         struct = self.struct("view", usual | view, segments=address)
         held = tuple(self.held) if call.get("lent") else None
-        return raw.routecap_routing_import(struct, call.get("flags", 0), held)[0], {}
+        status, made = raw.routecap_routing_import(struct, call.get("flags", 0), held)
+        return status, {"routing": routecap.Routing._of(made)}
 
     def serialized_info(self, call: Any, out: Any) -> Any:
         info = routecap.serialized_info(pieces_of(call["data"]))._asdict()
         info["dtype"] = {np.dtype(np.uint8): 1, np.dtype(np.int16): 2}[info["dtype"]]
+        info["weights_dtype"] = int(info["weights_dtype"] or 0)
         return 0, {"info": info}
 
     def serialized_splice(self, call: Any, out: Any) -> Any:
@@ -1234,7 +1333,9 @@ class Replayer:
         settings = {name: number(value) for name, value in call["config"].items()}
         settings["slot_keys"] = bool(settings.pop("flags", 0))
         of = {
-            name: call["shape"][name] for name in call["shape"] if name not in ("backend", "rows")
+            name.replace("weights_dtype", "weights"): value
+            for name, value in call["shape"].items()
+            if name not in ("backend", "rows")
         }
         return 0, {"store": routecap.Store(**settings, **of)}
 

@@ -17,7 +17,6 @@ CALLS = {
     "request_attach": ("request.attach", "routing rows", ""),
     "request_finish": ("request.finish", "rows", "routing"),
     "request_close": ("request.close", "", ""),
-    "routing_copy_weights": ("routing.copy_weights", "options", "dst mask needed"),
     "routing_split": ("routing.split", "prompt_tokens generated_tokens", "prompt generated"),
     "routing_slice": ("routing.slice", "first rows", "slice"),
     "routing_free": ("routing.free", "", ""),
