@@ -191,11 +191,13 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 		Align                       uint64
 		Fill                        *int64
 		Lost                        int64
-		Valid                       [][]int
+		Valid, Weighted             [][]int
 		Ranks                       []struct {
-			Ids        []int64
-			Classes    []int
-			Cells_lost uint64
+			Ids              []int64
+			Classes          []int
+			Cells_lost       uint64
+			Weights          []float32
+			Cells_unweighted uint64
 		}
 	}
 	if err := json.Unmarshal(text, &cases); err != nil || len(cases) < 5 {
@@ -226,11 +228,14 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 		}
 		var sources []routecap.PlanSource
 		for sample, bits := range golden.Valid {
-			var ids, validity []uint8
+			var ids, validity, weighted []uint8
+			var weights []float32
 			for token, valid := range bits {
 				validity = append(validity, uint8(valid))
+				weighted = append(weighted, uint8(golden.Weighted[sample][token]))
 				for cell := range 5 * int(golden.K) {
 					layer, column := cell/int(golden.K), cell%int(golden.K)
+					weights = append(weights, float32(1000*sample+100*token+10*layer+column+1))
 					ids = append(
 						ids,
 						uint8((977*sample+31*token+7*layer+column)%int(golden.Experts)),
@@ -243,11 +248,17 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 				K:       golden.K,
 				Experts: golden.Experts,
 				Rows:    uint64(len(bits)),
+
+				WeightsDType: routecap.DTypeF32,
 			}
 			if len(bits) > 0 {
-				view.Segments = []routecap.Segment{
-					{Rows: uint64(len(bits)), IDs8: ids, Validity: validity},
-				}
+				view.Segments = []routecap.Segment{{
+					Rows:            uint64(len(bits)),
+					IDs8:            ids,
+					Validity:        validity,
+					Weights32:       weights,
+					WeightsValidity: weighted,
+				}}
 			}
 			routing, _, err := routecap.Import(view, 0)
 			if err != nil {
@@ -279,6 +290,12 @@ func TestPlansGatherTheGoldenCells(t *testing.T) {
 					ids,
 					expected,
 				)
+			}
+			weights := make([]float32, len(expected.Weights))
+			missing, _, err := routecap.GatherWeights(plan, sources, routecap.DTypeF32, -1, weights)
+			if err != nil || missing != expected.Cells_unweighted ||
+				!slices.Equal(weights, expected.Weights) {
+				t.Fatalf("rank %d of %v: %v, %v, %v", rank, golden, err, missing, weights)
 			}
 			for at, class := range expected.Classes {
 				if int(classes[at]) != class {

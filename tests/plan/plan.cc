@@ -614,6 +614,36 @@ TEST(Plan, puts_each_token_where_trainers_put_it) {
     }
 }
 
+// The rows of a golden sample, with weights.
+RoutingPtr weighted_routing(const Config &c, const nlohmann::json &golden, size_t sample) {
+    const auto validity = golden["valid"][sample].get<std::vector<uint8_t>>(),
+               weighted = golden["weighted"][sample].get<std::vector<uint8_t>>();
+    std::vector<uint8_t> ids;
+    std::vector<float> weights;
+    for (size_t t = 0; t < validity.size(); t++)
+        for (int32_t layer = 0; layer < 5; layer++)
+            for (uint32_t column = 0; column < c.k; column++) {
+                const int64_t id = routed_id(sample, t, layer, column, c.experts);
+                ids.push_back(static_cast<uint8_t>(id));
+                weights.push_back(static_cast<float>(1000 * sample + 100 * t +
+                                                     10 * static_cast<size_t>(layer) + column + 1));
+            }
+    routecap_segment segment{};
+    segment.rows = validity.size();
+    segment.ids = ids.data(), segment.validity = validity.data();
+    segment.weights = weights.data(), segment.weights_validity = weighted.data();
+    routecap_view view{};
+    view.struct_size = sizeof view;
+    view.dtype = ROUTECAP_DTYPE_U8, view.weights_dtype = ROUTECAP_DTYPE_F32;
+    view.layers = 5, view.k = c.k, view.experts = c.experts, view.rows = validity.size();
+    view.segments = &segment, view.segment_size = sizeof segment;
+    view.segment_count = validity.empty() ? 0 : 1;
+    routecap_routing *routing = nullptr;
+    EXPECT_GE(routecap_routing_import(&view, 0, nullptr, nullptr, &routing), 0)
+        << routecap_last_error();
+    return RoutingPtr(routing);
+}
+
 // What small plans with holes gather, cell by cell, which all languages read.
 TEST(Plan, gathers_what_the_golden_cells_are) {
     const auto cases = golden("gathers.json");
@@ -637,6 +667,10 @@ TEST(Plan, gathers_what_the_golden_cells_are) {
         };
         const auto routings = whole_routings(c, {0, 1, 2, 3, 4}, there);
         const auto sources = sources_of(routings);
+        std::vector<RoutingPtr> weighted;
+        for (size_t i = 0; i < c.lengths_.size(); i++)
+            weighted.push_back(weighted_routing(c, golden, i));
+        const auto weighted_sources = sources_of(weighted);
         auto next = golden["ranks"].begin();
         each_rank(c, [&] {
             const auto &expected = *next++;
@@ -654,6 +688,15 @@ TEST(Plan, gathers_what_the_golden_cells_are) {
             EXPECT_EQ(expected["ids"].get<std::vector<int64_t>>(), ids);
             EXPECT_EQ(expected["classes"].get<std::vector<uint8_t>>(), classes);
             EXPECT_EQ(expected["cells_lost"].get<uint64_t>(), report.cells_lost);
+            std::vector<float> weights(ids.size(), 99);
+            uint64_t missing = 0;
+            ASSERT_STATUS(expected["cells_unweighted"] != 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_OK,
+                          routecap_plan_gather_weights(
+                              plan.get(), weighted_sources.data(), sizeof weighted_sources[0],
+                              weighted_sources.size(), ROUTECAP_DTYPE_F32, -1, weights.data(),
+                              weights.size() * sizeof weights[0], &missing));
+            EXPECT_EQ(expected["weights"].get<std::vector<float>>(), weights);
+            EXPECT_EQ(expected["cells_unweighted"].get<uint64_t>(), missing);
         });
         EXPECT_EQ(golden["ranks"].end(), next);
     }

@@ -3,7 +3,7 @@
 
 use routecap::{
     ArraySegment, Arrays, CopyOptions, ErrorKind, Order, PlanClass, PlanConfig, PlanContext,
-    PlanFill, PlanLayout, PlanLost, Routing, Trust, serialized_info, slice_serialized,
+    PlanFill, PlanLayout, PlanLost, Routing, Trust, WeightsType, serialized_info, slice_serialized,
 };
 use serde_json::Value;
 
@@ -131,6 +131,7 @@ fn the_golden_cells_are_gathered() {
     for case in cases {
         let (k, experts) = (number(case, "k") as usize, number(case, "experts") as usize);
         let valid: Vec<Vec<u8>> = case["valid"].as_array().unwrap().iter().map(all).collect();
+        let weighted: Vec<Vec<u8>> = case["weighted"].as_array().unwrap().iter().map(all).collect();
         let routings: Vec<Routing> = valid
             .iter()
             .enumerate()
@@ -139,11 +140,23 @@ fn the_golden_cells_are_gathered() {
                     ((977 * sample + 31 * (i / k / 5) + 7 * (i / k % 5) + i % k) % experts) as u8
                 };
                 let ids: Vec<u8> = (0..bits.len() * 5 * k).map(at).collect();
+                let weights: Vec<f32> = (0..bits.len() * 5 * k)
+                    .map(|i| {
+                        let (token, layer, column) = (i / k / 5, i / k % 5, i % k);
+                        (1000 * sample + 100 * token + 10 * layer + column + 1) as f32
+                    })
+                    .collect();
                 let mut arrays =
                     Arrays::new(5, k as u32, 0, bits.len() as u64).experts(experts as u32);
+                arrays = arrays.weights(WeightsType::F32);
                 if !bits.is_empty() {
+                    let segment = ArraySegment::new(0, bits.len() as u64);
                     arrays = arrays.segment(
-                        ArraySegment::new(0, bits.len() as u64).ids(&ids[..]).validity(bits),
+                        segment
+                            .ids(&ids[..])
+                            .validity(bits)
+                            .weights(&weights[..])
+                            .weights_validity(&weighted[sample]),
                     );
                 }
                 Routing::import(&arrays, Trust::None).unwrap()
@@ -190,6 +203,11 @@ fn the_golden_cells_are_gathered() {
                 (ids, found, report.cells_lost),
                 (wanted, classes, number(expected, "cells_lost"))
             );
+            let wanted: Vec<f32> =
+                all::<i32>(&expected["weights"]).into_iter().map(|weight| weight as f32).collect();
+            let mut weights = vec![99.0f32; wanted.len()];
+            let missing = plan.gather_weights(&sources, -1.0, &mut weights).unwrap();
+            assert_eq!((weights, missing), (wanted, number(expected, "cells_unweighted")));
         }
     }
 }
