@@ -968,7 +968,7 @@ impl Replay {
                 with_type!(some_dtype(options, "dtype")?, T => copied::<T>(
                     call,
                     UNTOUCHED as T,
-                    |id| Value::from(id),
+                    Value::from,
                     |options| capturer.extract_len::<T>(request, rows, options),
                     capturer.k(),
                     |dst, mask, options| capturer.extract_into::<T>(request, rows, dst, mask, options),
@@ -1161,7 +1161,7 @@ impl Replay {
                 with_type!(some_dtype(options, "dtype")?, T => copied::<T>(
                     call,
                     UNTOUCHED as T,
-                    |id| Value::from(id),
+                    Value::from,
                     |options| routing.copy_len::<T>(options),
                     routing.view().map_or(1, |view| view.k()),
                     |dst, mask, options| routing.copy_to::<T>(dst, mask, options),
