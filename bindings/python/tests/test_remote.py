@@ -97,6 +97,68 @@ def test_a_long_header_is_read_in_a_second_call(store: Any) -> None:
     assert np.array_equal(read.ids(), whole.ids())
 
 
+# The checks of all rows were read for any of them: 8 % more than the plan for an eighth of the rows.
+@pytest.mark.parametrize("rows", [1800, 4000])
+def test_an_eighth_of_an_object_takes_an_eighth_of_its_bytes(store: Any, rows: int) -> None:
+    shape: dict[str, Any] = {"layers": 48, "k": 8, "experts": 128}
+    ids = (np.arange(rows * 48).reshape(rows, 48, 1) * 7 + np.arange(8)) % 128
+    whole = routecap.Routing.from_arrays(ids.astype(np.uint8), experts=128)
+    reference = remote.write(store, whole)
+    for rank in range(8):
+        counting = Counting(store)
+        reader = remote.Reader(counting, **shape)
+        plan = routecap.Plan(
+            [rows + 1], **shape, context="zigzag", context_size=8, context_rank=rank
+        )
+        got, expected = plan.gather([reader.rows(reference)]), plan.gather([whole])
+        assert np.array_equal(got.ids, expected.ids) and got.report == expected.report
+        assert len(counting.calls) == 2
+        assert reader.report.bytes <= 1.05 * plan.rows_needed * 48 * 8
+
+
+@pytest.mark.parametrize("reasons", ["none", "the first row", "every third row"])
+def test_any_part_of_a_long_object_is_what_was_written(store: Any, reasons: str) -> None:
+    lost = np.zeros((1201, LAYERS), np.uint8)
+    if reasons == "the first row":
+        lost[0] = int(routecap.Missing.LOST)
+    if reasons == "every third row":
+        lost[::3] = int(routecap.Missing.LOST)
+    whole = routecap.Routing.from_arrays(
+        routing_of(1201).ids(np.int16), first=9, experts=EXPERTS, valid=lost == 0, reasons=lost
+    )
+    sources = remote.Reader(store, **SHAPE).rows(remote.write(store, whole))
+    for first, rows in ((9, 1201), (10, 1200), (9, 1200), (9, 1), (700, 16), (1209, 1)):
+        got = sources.read(first, rows)
+        assert got is not None and bytes(got) == bytes(whole.slice(first, rows))
+
+
+def test_no_byte_of_a_long_object_that_changed_on_its_way_is_a_row(store: Any) -> None:
+    counting = Counting(store)
+    whole = routing_of(1200)
+    reference, info = remote.write(store, whole), routecap.serialized_info(whole.serialize())
+    tables, stride = 88 + 24 * LAYERS + 24, (reference.bytes - info.header_bytes) // 1200
+    reader = remote.Reader(counting, **SHAPE)
+    parts = {
+        "tables": range(tables),
+        "checks": range(tables + 4 * 500, tables + 4 * 504),
+        "rows": range(info.header_bytes + stride * 500, info.header_bytes + stride * 504),
+    }
+    for changed in parts.values():
+        for counting.damage in changed:
+            got = reader.rows(reference).read(500, 4)
+            assert got is not None
+            assert set(got.reasons().ravel().tolist()) == {int(routecap.Missing.LOST)}
+    assert reader.report.missing == {"refused": 4 * sum(map(len, parts.values()))}
+
+
+def test_a_whole_long_object_is_read_in_two_ranges(store: Any) -> None:
+    counting = Counting(store)
+    reader = remote.Reader(counting, **SHAPE)
+    got = reader.rows(remote.write(store, routing_of(1200))).read(0, 1200)
+    assert got is not None and np.array_equal(got.ids(), routing_of(1200).ids())
+    assert counting.calls == [1, 1]
+
+
 def test_what_is_gone_is_missing_with_its_reason(store: Any) -> None:
     routings = [routing_of(20, seed) for seed in range(3)]
     references = [remote.write(store, each) for each in routings]

@@ -23,11 +23,15 @@ from routecap.adapter import error, layers_of, slice_table
 from ..names import IdSpaceName, WeightsType
 from ._account import Account
 from ._blocks import BlockRows
+from ._head import CHECK_BYTES, seal, stride_of, tables_bytes, tables_bytes_of, without_checks
 from ._reference import Reference, checked, digest_of
 from ._stores import ObjectStore
 
 _FIRST_READ = 4096
-"""Bytes of an object that are read to find its header, which is mostly shorter."""
+"""Bytes of a header that are read at once, if it is no longer. Of a longer one the tables are read,
+and with each range of rows their checks."""
+_RUNS = 8
+"""Of an object, as a rule at most. If it has more, its tables are read in a second call."""
 _ALIGNMENT = 64
 
 
@@ -178,7 +182,7 @@ class Reader(Account):
                 self._lose(each, each.of.why, each.of.text)
                 continue
             try:
-                each.slice = _Slice(each.of.header, each.first, each.rows)
+                each.slice = _Slice(each.of.header, each.of.apart, each.first, each.rows)
             except Error as reason:
                 self._lose(each, "refused", str(reason))
                 continue
@@ -202,8 +206,10 @@ class Reader(Account):
 
     def _finish(self, wanted: "_Wanted", memory: memoryview) -> None:
         assert wanted.slice is not None
+        own = memory[wanted.at : wanted.at + wanted.slice.bytes]
         try:
-            routing = Routing.deserialize(memory[wanted.at : wanted.at + wanted.slice.bytes])
+            wanted.slice.complete(own)
+            routing = Routing.deserialize(own)
             if self.oldest and (routing.tags[routing.mask().any(axis=1)] < self.oldest).any():
                 return self._lose(wanted, "stale", "a row's tag is lower than its reference says")
         except Error as reason:
@@ -219,7 +225,11 @@ class Reader(Account):
             elif each.reference.scheme not in self._stores:
                 each.refuse("refused", f"there is no store for {each.reference.scheme!r}")
         new = [each for each in new if not each.why]
-        begun = self._read_parts(new, {id(each): (0, _FIRST_READ) for each in new})
+        tables = tables_bytes(len(self.like.layer_map), _RUNS)
+        whole = {id(each): tables + CHECK_BYTES * each.reference.rows for each in new}
+        begun = self._read_parts(
+            new, {key: (0, size if size <= _FIRST_READ else tables) for key, size in whole.items()}
+        )
         longer = {}
         for each, data in begun:
             try:
@@ -227,12 +237,13 @@ class Reader(Account):
             except Error as reason:
                 each.refuse("refused", str(reason))
                 continue
-            if size <= len(data):
-                self._check_header(each, data[:size])
-            elif size > each.reference.bytes:
+            least = tables_bytes_of(data)
+            if not least <= size <= each.reference.bytes:
                 each.refuse("refused", f"a header of {size} bytes")
+            elif least <= len(data):
+                self._check_header(each, data[:size])
             else:
-                longer[id(each)] = (0, size)
+                longer[id(each)] = (0, least)
         for each, data in self._read_parts([e for e in new if id(e) in longer], longer):
             self._check_header(each, data)
 
@@ -257,18 +268,21 @@ class Reader(Account):
     def _check_header(self, rows: "RemoteRows", data: memoryview) -> None:
         said, header = rows.reference, bytes(data)
         try:
-            info = serialized_info(header)
+            info, tables = serialized_info(header), header[: tables_bytes_of(header)]
             if (info.bytes, info.first, info.rows) != (said.bytes, said.first, said.rows):
                 raise ValueError(
                     "its format, size or rows are not what the reference says: write the rows"
                     " again, and send the new reference"
                 )
-            if digest_of(header) != said.digest:
+            if digest_of(tables) != said.digest:
                 raise ValueError(
                     "its digest is not that of the reference: write the rows again, and send the"
                     " new reference"
                 )
-            shape = Routing.deserialize(bytes(_Slice(header, info.first, 0).header))
+            apart = len(header) < info.header_bytes
+            if apart:
+                header = without_checks(tables, info.header_bytes)
+            shape = Routing.deserialize(bytes(_Slice(header, apart, info.first, 0).header))
             for name in ("k", "id_space", "weights_dtype", *layers_of(self.like)):
                 if not np.array_equal(getattr(shape, name), getattr(self.like, name)):
                     raise ValueError(
@@ -278,7 +292,7 @@ class Reader(Account):
         except ValueError as reason:  # of which routecap.Error for a format is one
             rows.refuse("refused", str(reason))
         else:
-            rows.header = header
+            rows.header, rows.apart = header, apart
 
     def _read(self, ranges: "list[tuple[_Wanted, int, memoryview]]") -> list[str]:
         """What each store says of each range."""
@@ -321,6 +335,7 @@ class RemoteRows:
         self.reference, self.first, self.rows = reference, first, end - first
         self._reader = reader
         self.header: bytes | None = None
+        self.apart = False  # the checks of rows: the header has zeros in their place
         self.why = self.text = ""
 
     def refuse(self, why: str, text: str) -> None:
@@ -343,8 +358,10 @@ class RemoteRows:
 class _Slice:
     """Rows of an object: their own header, and where the rest of their bytes is."""
 
-    def __init__(self, header: bytes, first: int, rows: int) -> None:
+    def __init__(self, header: bytes, apart: bool, first: int, rows: int) -> None:
+        """apart: the header has zeros for the checks of rows, which are read with these."""
         self.header, self._table, self.bytes = slice_table(header, first, rows)
+        self._of, self._apart = header, apart
 
     def place(self, memory: memoryview) -> list[tuple[int, memoryview]]:
         """Write what is known; which part of the object belongs into which part of `memory`."""
@@ -352,10 +369,33 @@ class _Slice:
         for offset, size, source, _ in self._table.tolist():
             if source == Piece.HEADER:
                 memory[at : at + size] = self.header
+            elif self._apart:
+                parts += self._with_checks(offset, size, memory)
             else:
                 parts.append((offset, memory[at : at + size]))
             at += size
         return parts
+
+    def _with_checks(
+        self, offset: int, size: int, memory: memoryview
+    ) -> list[tuple[int, memoryview]]:
+        of, begin = self._of, tables_bytes_of(self.header)
+        before, rows = (offset - len(of)) // stride_of(of), size // stride_of(of)
+        checks = tables_bytes_of(of) + CHECK_BYTES * before
+        if self.bytes == serialized_info(of).bytes and (checks, offset) == (
+            begin,
+            len(self.header),
+        ):
+            return [
+                (checks, memory[begin : offset + size])
+            ]  # all rows: their checks are beside them
+        end = begin + CHECK_BYTES * rows
+        return [(checks, memory[begin:end]), (offset, memory[len(self.header) :])]
+
+    def complete(self, memory: memoryview) -> None:
+        """After all parts were read."""
+        if self._apart:
+            seal(memory[: len(self.header)])
 
 
 class _Wanted:

@@ -6,8 +6,9 @@ import os
 import secrets
 from typing import Any
 
-from routecap import Routing, serialized_info
+from routecap import SERIALIZED_MIN, Routing, serialized_info
 
+from ._head import tables_bytes_of
 from ._reference import Reference, check_key, digest_of
 from ._stores import ObjectStore, connect
 
@@ -47,6 +48,6 @@ def write(
         info.first,
         info.rows,
         info.bytes,
-        digest_of(data[: info.header_bytes]),
+        digest_of(data[: tables_bytes_of(data[:SERIALIZED_MIN])]),
         generation,
     )
