@@ -104,7 +104,7 @@ private:
                 return report(ROUTECAP_ERR_FORMAT,
                               "row %llu has weights of a layer whose ids it does not have",
                               ull(position));
-        for (uint32_t l = 0; l < shape_.layers && !trusted_; l++) {
+        for (uint32_t l = 0; l < shape_.layers; l++) {
             const uint8_t *weights = shape_.weights(row, l);
             const uint32_t used = shape_.weighted(row, l) ? shape_.count(row, l) : 0;
             bool good = all_zero(weights, used * shape_.weight_bytes, shape_.weights_cell_bytes());

@@ -271,3 +271,30 @@ TEST(WeightsFollowTheirIds, and_routings_with_and_without_do_not_merge) {
     const routecap_routing *both[] = {with.get(), without.get()};
     EXPECT_STATUS(ROUTECAP_ERR_SHAPE_MISMATCH, routecap_routing_merge(both, 2, 0, &made));
 }
+
+// Trusted are the ids alone.
+TEST(WeightsFollowTheirIds, and_none_are_taken_that_cannot_be) {
+    constexpr uint8_t kIds[] = {1, 2, 3, 4, 5, 6};
+    const auto take = [&](uint16_t weight, uint8_t validity, uint8_t there, uint32_t flags) {
+        const uint16_t weights[] = {1, weight, 3, 4, 5, 6};
+        routecap_segment segment{};
+        segment.rows = 1, segment.ids = kIds, segment.validity = &validity;
+        segment.weights = weights, segment.weights_validity = &there;
+        routecap_view view{};
+        view.struct_size = sizeof view;
+        view.dtype = ROUTECAP_DTYPE_U8, view.layers = 2, view.k = 3, view.experts = 8;
+        view.rows = 1, view.weights_dtype = ROUTECAP_DTYPE_F16;
+        view.segments = &segment, view.segment_size = sizeof segment, view.segment_count = 1;
+        routecap_routing *made = nullptr;
+        const int32_t status = routecap_routing_import(&view, flags, nullptr, nullptr, &made);
+        routecap_routing_free(made);
+        return status;
+    };
+    for (const uint32_t flags : {0u, ROUTECAP_IMPORT_TRUSTED}) {
+        EXPECT_STATUS(ROUTECAP_OK, take(0x7c00, 3, 3, flags));  // an infinity
+        EXPECT_STATUS(ROUTECAP_ERR_FORMAT, take(0x7c01, 3, 3, flags));
+        EXPECT_STATUS(ROUTECAP_ERR_FORMAT, take(0xffff, 3, 3, flags));
+        EXPECT_STATUS(ROUTECAP_OK, take(0xffff, 3, 2, flags));  // beside ids, not said to be there
+        EXPECT_STATUS(ROUTECAP_ERR_FORMAT, take(2, 1, 3, flags));  // beside no ids
+    }
+}
