@@ -1154,3 +1154,53 @@ TEST(Fewer, what_routers_write_is_what_all_readers_read) {
         whole_way(draw);
     }
 }
+
+// A cell of two experts is not one of three that has them too, from whichever side it is looked at.
+TEST(Fewer, cells_of_other_counts_are_other_cells) {
+    constexpr uint8_t kTwo[] = {1, 2, 0xff}, kThree[] = {2, 3, 1}, kAll = 1;
+    const uint32_t least = 1;
+    const auto make = [&](const uint8_t *ids) {
+        routecap_segment segment{};
+        segment.rows = 1, segment.ids = ids, segment.validity = &kAll;
+        routecap_view view{};
+        view.struct_size = sizeof view;
+        view.dtype = ROUTECAP_DTYPE_U8, view.layers = 1, view.k = 3, view.experts = 8;
+        view.layer_min_k = &least, view.rows = 1;
+        view.segments = &segment, view.segment_size = sizeof segment, view.segment_count = 1;
+        routecap_routing *made = nullptr;
+        EXPECT_STATUS(ROUTECAP_OK, routecap_routing_import(&view, 0, nullptr, nullptr, &made));
+        return RoutingPtr(made);
+    };
+    for (const uint8_t *first : {kTwo, kThree})
+        for (const uint8_t *second : {kTwo, kThree}) {
+            const bool same = first == second;
+            const RoutingPtr a = make(first), b = make(second);
+            const routecap_routing *both[] = {a.get(), b.get()};
+            routecap_routing *merged = nullptr;
+            EXPECT_STATUS(same ? ROUTECAP_OK : ROUTECAP_ERR_CONFLICT,
+                          routecap_routing_merge(both, 2, 0, &merged));
+            routecap_routing_free(merged);
+
+            routecap_sequence_config config{};
+            config.struct_size = sizeof config;
+            config.layers = 1, config.k = 3, config.experts = 8, config.layer_min_k = &least;
+            routecap_sequence *sequence = nullptr;
+            ASSERT_STATUS(ROUTECAP_OK, routecap_sequence_create(&config, &sequence));
+            const int32_t tokens[] = {7, 7};
+            const auto append = [&](const RoutingPtr &rows, int32_t policy,
+                                    routecap_append_report *report) {
+                routecap_append_options options{};
+                options.struct_size = sizeof options, options.policy = policy;
+                return routecap_sequence_append(sequence, tokens, 0, 2, rows.get(), &options,
+                                                report);
+            };
+            routecap_append_report report{};
+            report.struct_size = sizeof report;
+            EXPECT_STATUS(ROUTECAP_OK, append(a, ROUTECAP_APPEND_KEEP, nullptr));
+            EXPECT_STATUS(same ? ROUTECAP_OK : ROUTECAP_ERR_CONFLICT,
+                          append(b, ROUTECAP_APPEND_EQUAL, nullptr));
+            EXPECT_STATUS(ROUTECAP_OK, append(b, ROUTECAP_APPEND_KEEP, &report));
+            EXPECT_EQ(report.rows_differed, same ? 0u : 1u);
+            routecap_sequence_free(sequence);
+        }
+}
