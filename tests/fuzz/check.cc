@@ -63,6 +63,7 @@ void coverage(const routecap_coverage &expected, const std::vector<routecap_miss
     SAME(expected.cells_missing, got.cells_missing);
     SAME(expected.blocks, got.blocks);
     SAME(expected.cells_recomputed, got.cells_recomputed);
+    SAME(expected.cells_weighted, got.cells_weighted);
     for (size_t i = 0; i < first_blocks.size(); i++) {
         const routecap_missing untouched{77, 77, 77, 77, 77, 77},
             &block = i < blocks.size() ? blocks[i] : untouched;
@@ -76,6 +77,108 @@ void coverage(const routecap_coverage &expected, const std::vector<routecap_miss
     }
 }
 
+namespace {
+
+// Of a cell whose ids are there.
+void weights(const routecap_view &view, const routecap_segment &segment, uint64_t r, size_t layer,
+             const model::Row &expected, const model::Shape &shape) {
+    const auto cell = expected.weights.find(layer);
+    const uint8_t bits = segment.weights_validity[r * view.row_stride + layer / 8];
+    if ((bits >> layer % 8 & 1) != (cell != expected.weights.end()))
+        fail("row %" PRIu64 " layer %zu %s weights", segment.first + r, layer,
+             cell == expected.weights.end() ? "should have no" : "lacks its");
+    const size_t element = model::element_bytes(shape.weights);
+    for (size_t c = 0; c < shape.k; c++) {
+        const uint32_t wanted = cell != expected.weights.end() ? cell->second[c] : 0;
+        uint32_t got = 0;
+        std::memcpy(&got,
+                    static_cast<const uint8_t *>(segment.weights) + r * view.row_stride +
+                        (layer * shape.k + c) * element,
+                    element);
+        if (got != wanted)
+            fail("row %" PRIu64 " layer %zu column %zu has the weight %x instead of %x",
+                 segment.first + r, layer, c, got, wanted);
+    }
+}
+
+// Copied as they are, and by a plan of one sample; in both each cell of a row follows the other.
+void copied_weights(const routecap_routing *routing, const model::Routing &expected) {
+    const model::Shape &shape = *expected.shape;
+    const size_t element = model::element_bytes(shape.weights), of_cell = shape.k * element,
+                 cells = expected.rows * shape.cells();
+    // Of which the model has weights, or else those that the caller names.
+    std::vector<uint8_t> same_mask;
+    const auto written = [&](uint64_t first, uint64_t end, uint32_t missing) {
+        std::vector<uint8_t> bytes;
+        same_mask.clear();
+        for (uint64_t p = first; p < end; p++)
+            for (size_t l = 0; l < shape.cells(); l++) {
+                const model::RowPtr row = expected.at(p);
+                const bool has = row != nullptr && row->weights.count(l) > 0;
+                same_mask.push_back(has);
+                for (size_t c = 0; c < shape.k; c++) {
+                    const uint32_t bits = has ? row->weights.at(l)[c] : missing;
+                    for (size_t b = 0; b < element; b++)
+                        bytes.push_back(static_cast<uint8_t>(bits >> 8 * b));
+                }
+            }
+        return bytes;
+    };
+    routecap_copy_options options{};
+    SAME_STATUS(ROUTECAP_OK, routecap_copy_options_init(&options, sizeof options));
+    options.dtype = shape.weights;
+    std::vector<uint8_t> dst(cells * of_cell + 1, 0x77), mask(cells + 1, 0x77);
+    const uint32_t nan = shape.weights == ROUTECAP_DTYPE_F32    ? 0x7fc00000
+                         : shape.weights == ROUTECAP_DTYPE_BF16 ? 0x7fc0
+                                                                : 0x7e00;
+    std::vector<uint8_t> same = written(expected.first, expected.end(), nan);
+    same.push_back(0x77), same_mask.push_back(0x77);
+    const auto there =
+        static_cast<size_t>(std::count(same_mask.begin(), same_mask.end() - 1, uint8_t{1}));
+    SAME_STATUS(there == cells ? ROUTECAP_OK
+                : there == 0   ? ROUTECAP_NOT_CAPTURED
+                               : ROUTECAP_INCOMPLETE,
+                routecap_routing_copy_weights(routing, &options, dst.data(), cells * of_cell,
+                                              mask.data(), cells, nullptr));
+    if (dst != same || mask != same_mask) fail("a copy of weights differs");
+    options.flags = ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED;
+    SAME_STATUS(there == cells ? ROUTECAP_OK : ROUTECAP_ERR_INCOMPLETE,
+                routecap_routing_copy_weights(routing, &options, dst.data(), cells * of_cell,
+                                              nullptr, 0, nullptr));
+
+    const uint64_t length = expected.end() + 1;  // the last token has no row
+    if (length > 1000 || shape.id_space != ROUTECAP_ID_SPACE_LOGICAL) return;  // not for plans
+    std::vector<int32_t> map;
+    std::vector<uint32_t> experts, k, least, visit;
+    for (const model::Layer &layer : shape.layers)
+        map.push_back(layer.index), experts.push_back(layer.experts), k.push_back(layer.k),
+            least.push_back(layer.least), visit.push_back(layer.visit);
+    routecap_plan_config config{};
+    SAME_STATUS(ROUTECAP_OK, routecap_plan_config_init(&config, sizeof config));
+    config.samples = 1, config.lengths = &length;
+    config.layers = static_cast<uint32_t>(map.size()), config.layer_map = map.data();
+    config.layer_experts = experts.data(), config.layer_k = k.data();
+    config.layer_min_k = least.data(), config.layer_visit = visit.data();
+    config.k = shape.k, config.experts = shape.experts(), config.dtype = ROUTECAP_DTYPE_I32;
+    routecap_plan *plan = nullptr;
+    SAME_STATUS(ROUTECAP_OK, routecap_plan_create(&config, &plan));
+    const routecap_plan_source source{0, routing};
+    std::vector<uint8_t> planned(length * shape.cells() * of_cell, 0x77);
+    std::vector<uint8_t> same_planned = written(0, length - 1, 0);
+    same_planned.resize(planned.size());  // 0 for the last
+    const auto missing =
+        static_cast<uint64_t>(std::count(same_mask.begin(), same_mask.end(), uint8_t{0}));
+    uint64_t lost = 77;
+    SAME_STATUS(missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
+                routecap_plan_gather_weights(plan, &source, sizeof source, 1, shape.weights, 0.0f,
+                                             planned.data(), planned.size(), &lost));
+    SAME(missing, lost);
+    if (planned != same_planned) fail("the weights of a plan differ");
+    routecap_plan_free(plan);
+}
+
+}  // namespace
+
 uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
               const Refused &refused) {
     routecap_view view{};
@@ -88,6 +191,7 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
     SAME(shape.dtype(), view.dtype);
     SAME((shape.cells() + 7) / 8, view.validity_bytes);
     SAME(shape.id_space, view.id_space);
+    SAME(shape.weights, view.weights_dtype);
     SAME(expected.first, view.first);
     SAME(expected.rows, view.rows);
     if (!refused) SAME(expected.status() == ROUTECAP_OK, view.complete);
@@ -110,6 +214,8 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
             check::fail("a segment %s ids has the reason %d",
                         segment.ids != nullptr ? "with" : "without", segment.reason);
         SAME(0, segment.reserved);
+        SAME(shape.weights != 0 && segment.ids != nullptr, segment.weights != nullptr);
+        SAME(segment.weights != nullptr, segment.weights_validity != nullptr);
         for (uint64_t r = 0; r < segment.rows; r++, position++) {
             while (row != expected.content.end() && row->first < position) ++row;
             const model::Row *has = row != expected.content.end() && row->first == position
@@ -144,6 +250,7 @@ uint64_t rows(const routecap_routing *routing, const model::Routing &expected,
                     continue;
                 }
                 compared++;
+                if (shape.weights != 0) weights(view, segment, r, l, *has, shape);
                 for (size_t c = 0; c < shape.k; c++)
                     if (const int wanted_id = shape.in_memory(has->ids[l * shape.k + c]);
                         id(c) != wanted_id)
@@ -236,6 +343,7 @@ void routing(const routecap_routing *routing, const model::Routing &expected) {
         c.cells_missing == 0 ? ROUTECAP_OK : ROUTECAP_INCOMPLETE,
         routecap_routing_coverage(routing, &covered, got.data(), sizeof got[0], got.size()));
     coverage(c, blocks, covered, got);
+    if (expected.shape->weights != 0) copied_weights(routing, expected);
     const std::vector<uint8_t> data = serialized(routing), same = expected.serialize();
     if (data != same) {
         size_t at = 0;

@@ -92,6 +92,7 @@ RowPtr unite(const RowPtr &first, const RowPtr &second) {
         row->missing[l] = second->missing[l];
         std::copy_n(second->ids.begin() + static_cast<ptrdiff_t>(l * k), k,
                     row->ids.begin() + static_cast<ptrdiff_t>(l * k));
+        if (second->weights.count(l) > 0) row->weights[l] = second->weights.at(l);
     }
     if (!first->any() && (second->any() || !first->there())) row->tag = second->tag;
     if (first->any() && fills) row->tag = std::min(first->tag, second->tag);
@@ -135,6 +136,7 @@ routecap_coverage Routing::coverage(uint64_t length, std::vector<routecap_missin
         (row.complete() ? c.rows_complete : row.any() ? c.rows_partial : c.rows_empty)++;
         for (size_t l = 0; l < shape->cells(); l++) {
             c.cells_missing += !row.valid(l);
+            c.cells_weighted += row.weights.count(l);
             c.cells_recomputed +=
                 row.valid(l) && shape->layers[l].provenance == ROUTECAP_PROVENANCE_RECOMPUTED;
         }
@@ -173,6 +175,9 @@ Routing Routing::of_layers(size_t first_layer, size_t layers) const {
             row->ids.begin() + static_cast<ptrdiff_t>((first_layer + layers) * shape->k));
         part->missing.assign(row->missing.begin() + static_cast<ptrdiff_t>(first_layer),
                              row->missing.begin() + static_cast<ptrdiff_t>(first_layer + layers));
+        for (const auto &[layer, weights] : row->weights)
+            if (layer >= first_layer && layer < first_layer + layers)
+                part->weights[layer - first_layer] = weights;
         routing.content.emplace(position, part);
     }
     return routing;
@@ -219,7 +224,8 @@ std::vector<uint8_t> Routing::serialize() const {
     for (uint64_t number :
          {static_cast<uint64_t>(shape->cells()), static_cast<uint64_t>(shape->k),
           static_cast<uint64_t>(shape->dtype()), static_cast<uint64_t>(shape->id_space),
-          static_cast<uint64_t>(shape->stride()), uint64_t{0}, uint64_t{0}, uint64_t{0}})
+          static_cast<uint64_t>(shape->stride()), static_cast<uint64_t>(shape->weights),
+          uint64_t{0}, uint64_t{0}})
         put(data, number, 4);
     for (const Layer &layer : shape->layers)
         for (uint32_t number :
@@ -240,10 +246,30 @@ std::vector<uint8_t> Routing::serialize() const {
     return data;
 }
 
+size_t Shape::weights_begin() const {
+    const size_t ids = cells() * k * id_bytes(), bits = (cells() + 7) / 8;
+    if (weights == 0) return ids + bits;
+    const size_t element = element_bytes(weights);
+    return (ids + 2 * bits + element - 1) / element * element;
+}
+
 size_t Shape::stride() const {
     size_t unit = 1;
     while (unit < 16 && k * id_bytes() % (2 * unit) == 0) unit *= 2;
-    return (cells() * k * id_bytes() + (cells() + 7) / 8 + unit - 1) / unit * unit;
+    const size_t element = weights != 0 ? element_bytes(weights) : 0;
+    unit = std::max(unit, element);
+    return (weights_begin() + cells() * k * element + unit - 1) / unit * unit;
+}
+
+std::optional<std::vector<uint32_t>> Shape::weigh(size_t experts,
+                                                  const std::vector<uint32_t> *given) const {
+    if (weights == 0 || (given == nullptr && experts > 0)) return {};
+    std::vector<uint32_t> cell(k);
+    for (size_t c = 0; c < experts; c++) {
+        if (is_nan(given->at(c), weights)) return {};
+        cell[c] = given->at(c);
+    }
+    return cell;
 }
 
 std::vector<uint8_t> Shape::record(const Row &row) const {
@@ -254,6 +280,13 @@ std::vector<uint8_t> Shape::record(const Row &row) const {
     uint8_t *const validity = bytes.data() + cells() * k * id_bytes();
     for (size_t l = 0; l < cells(); l++)
         validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | row.valid(l) << l % 8);
+    const size_t element = element_bytes(weights);
+    for (const auto &[layer, cell] : row.weights) {
+        uint8_t &byte = validity[(cells() + 7) / 8 + layer / 8];
+        byte = static_cast<uint8_t>(byte | 1 << layer % 8);
+        for (size_t c = 0; c < k; c++)
+            std::memcpy(&bytes[weights_begin() + (layer * k + c) * element], &cell[c], element);
+    }
     return bytes;
 }
 
@@ -264,8 +297,7 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
     std::map<std::pair<int32_t, uint32_t>, Layer> layers;
     uint64_t first = UINT64_MAX, end = 0;
     for (const RoutingPtr &r : routings) {
-        if (r->shape->k != head.k || r->shape->id_space != head.id_space)
-            return ROUTECAP_ERR_SHAPE_MISMATCH;
+        if (!r->shape->same(head)) return ROUTECAP_ERR_SHAPE_MISMATCH;
         for (const Layer &layer : r->shape->layers) {
             Layer &known = layers.emplace(layer.key(), layer).first->second;
             if (!known.same(layer)) return ROUTECAP_ERR_SHAPE_MISMATCH;
@@ -273,7 +305,7 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
         }
         if (r->rows > 0) first = std::min(first, r->first), end = std::max(end, r->end());
     }
-    auto shape = std::make_shared<Shape>(Shape{{}, head.k, head.id_space});
+    auto shape = std::make_shared<Shape>(Shape{{}, head.k, head.id_space, head.weights});
     std::map<std::pair<int32_t, uint32_t>, size_t> place;
     for (const auto &[key, layer] : layers)
         place[key] = shape->layers.size(), shape->layers.push_back(layer);
@@ -291,6 +323,7 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
                     wide->missing[to] = row->missing[l];
                     std::copy_n(row->ids.begin() + static_cast<ptrdiff_t>(l * head.k), head.k,
                                 wide->ids.begin() + static_cast<ptrdiff_t>(to * head.k));
+                    if (row->weights.count(l) > 0) wide->weights[to] = row->weights.at(l);
                 }
                 RowPtr &known = merged->content[position];
                 for (size_t l = 0; known != nullptr && l < shape->cells(); l++)
@@ -303,9 +336,7 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
 
 RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row) {
     auto shape = std::make_shared<Shape>(*head.shape);
-    if (shape->k != tail.shape->k || shape->id_space != tail.shape->id_space ||
-        shape->cells() != tail.shape->cells())
-        return nullptr;
+    if (!shape->same(*tail.shape) || shape->cells() != tail.shape->cells()) return nullptr;
     for (size_t l = 0; l < shape->cells(); l++) {
         const Layer &other = tail.shape->layers[l];
         if (!shape->layers[l].same(other)) return nullptr;
@@ -328,6 +359,14 @@ size_t element_bytes(int32_t dtype) {
         case ROUTECAP_DTYPE_BF16: return 2;
         case ROUTECAP_DTYPE_I64: return 8;
         default: return 4;
+    }
+}
+
+bool is_nan(uint32_t bits, int32_t dtype) {
+    switch (dtype) {  // without the sign it is above infinity
+        case ROUTECAP_DTYPE_F32: return (bits & 0x7fffffff) > 0x7f800000;
+        case ROUTECAP_DTYPE_BF16: return (bits & 0x7fff) > 0x7f80;
+        default: return (bits & 0x7fff) > 0x7c00;
     }
 }
 
@@ -418,6 +457,7 @@ int32_t Sink::begin(uint32_t rows) {
     if (rows > rows_) return ROUTECAP_ERR_CAPACITY;
     begun_ = rows;
     for (auto &layer : written_) layer.clear();
+    for (auto &layer : weights_) layer.clear();
     for (auto &layer : known_) layer.clear();
     dropped_ = conflicts_ = 0;
     snapshots_ = 0;
@@ -438,7 +478,8 @@ int32_t Sink::check(uint32_t layer, const Placement &to) const {
 }
 
 void Sink::put(uint32_t layer, const Placement &to,
-               const std::function<std::vector<int64_t>(uint32_t row)> &cell) {
+               const std::function<std::vector<int64_t>(uint32_t row)> &cell,
+               const std::function<std::vector<uint32_t>(uint32_t row)> &weights) {
     if (begun_.has_value() && snapshots_ == 0 && to.row_index == nullptr &&
         to.live_rows == nullptr && to.row_base == nullptr)
         known_[layer].emplace_back(to.first_row, to.first_row + to.rows);
@@ -453,6 +494,8 @@ void Sink::put(uint32_t layer, const Placement &to,
             dropped_++;
         else if (!written_[layer].emplace(static_cast<uint32_t>(row), cell(i)).second)
             conflicts_++;
+        else if (weights != nullptr)
+            weights_[layer][static_cast<uint32_t>(row)] = weights(i);
     }
 }
 
@@ -469,8 +512,27 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
     }
     for (const routecap_layer_source &layer : layers)
         if (const int32_t status = check(layer.layer, to); status < 0) return status;
+    const bool packed =
+        s.dtype == ROUTECAP_DTYPE_ID16_BF16 && shape_->weights == ROUTECAP_DTYPE_BF16;
     for (const routecap_layer_source &layer : layers) {
-        put(layer.layer, to, [&](uint32_t row) {
+        const bool weighted = layer.weights != nullptr;
+        const auto weights = [&](uint32_t row) {
+            std::vector<uint32_t> cell(shape_->layers[layer.layer].k);
+            const size_t element = element_bytes(shape_->weights);
+            const int64_t stride = s.weights_row_stride != 0 ? s.weights_row_stride : columns;
+            for (uint32_t c = 0; c < cell.size(); c++)
+                if (weighted)
+                    std::memcpy(&cell[c],
+                                static_cast<const uint8_t *>(layer.weights) +
+                                    static_cast<size_t>(row * stride + c) * element,
+                                element);
+                else
+                    cell[c] = static_cast<const uint32_t *>(
+                                  layer.ids)[row * row_stride + c * column_stride] &
+                              0xffff;
+            return cell;
+        };
+        const auto ids_of = [&](uint32_t row) {
             std::vector<int64_t> ids;
             for (uint32_t c = 0; c < shape_->layers[layer.layer].k; c++) {
                 const int64_t at = row * row_stride + c * column_stride;
@@ -503,7 +565,11 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
                 ids.push_back(sum && id >= 0 && id < shape_->layers[layer.layer].experts ? id : -1);
             }
             return ids;
-        });
+        };
+        if (weighted || packed)
+            put(layer.layer, to, ids_of, weights);
+        else
+            put(layer.layer, to, ids_of, nullptr);
     }
     return ROUTECAP_OK;
 }
@@ -526,6 +592,14 @@ void Sink::snapshot() {
                 row->ids[l * shape_->k + c] =
                     used ? static_cast<uint16_t>(cell->second[c]) : kUnused;
             }
+            if (!row->valid(l)) continue;
+            const auto given = weights_[l].find(r);
+            const auto experts = static_cast<size_t>(
+                std::find(cell->second.begin(), cell->second.end(), ROUTECAP_NO_EXPERT) -
+                cell->second.begin());
+            if (const auto weights =
+                    shape_->weigh(experts, given != weights_[l].end() ? &given->second : nullptr))
+                row->weights[l] = *weights;
         }
         taken_.rows.push_back(std::move(row));
     }
@@ -1014,8 +1088,7 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
 }
 
 int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows) {
-    if (shape->k != routing->shape->k || shape->id_space != routing->shape->id_space ||
-        shape->cells() != routing->shape->cells())
+    if (!shape->same(*routing->shape) || shape->cells() != routing->shape->cells())
         return ROUTECAP_ERR_SHAPE_MISMATCH;
     for (size_t l = 0; l < shape->cells(); l++) {
         const Layer &mine = shape->layers[l], &other = routing->shape->layers[l];

@@ -41,6 +41,7 @@ struct Shape {
     std::vector<Layer> layers;
     uint32_t k = 1;  // columns of a cell
     int32_t id_space = 0;
+    int32_t weights = 0;  // their dtype; 0: there are none
     size_t cells() const { return layers.size(); }
     uint32_t experts() const;  // the most of any layer
     bool fewer() const;        // whether a cell may have unused columns
@@ -50,7 +51,17 @@ struct Shape {
     uint16_t in_memory(uint16_t id) const {
         return id_bytes() == 1 ? static_cast<uint8_t>(id) : id;
     }
-    size_t stride() const;  // bytes of a row in the serialised form
+    // Bytes of a row in the serialised form, and where its weights begin.
+    size_t stride() const;
+    size_t weights_begin() const;
+    // Whether two rows are alike, but for their layers.
+    bool same(const Shape &o) const {
+        return k == o.k && id_space == o.id_space && weights == o.weights;
+    }
+    // The weights of a valid cell with so many experts, of which these were given (NULL: none): a
+    // cell without experts lacks none, and one NaN spoils all.
+    std::optional<std::vector<uint32_t>> weigh(size_t experts,
+                                               const std::vector<uint32_t> *given) const;
     std::vector<uint8_t> record(const struct Row &row) const;
 };
 using ShapePtr = std::shared_ptr<const Shape>;
@@ -67,6 +78,8 @@ struct Row {
     uint64_t tag = 0;
     std::vector<uint16_t> ids;     // [layers, k]
     std::vector<uint8_t> missing;  // [layers] 0, or ROUTECAP_MISSING_*
+    // By layer: the bits of k weights of a valid cell that has them. 0 where no expert is.
+    std::map<size_t, std::vector<uint32_t>> weights{};
     bool valid(size_t layer) const { return missing[layer] == 0; }
     bool any() const;
     bool complete() const;
@@ -114,6 +127,8 @@ RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row);
 
 // Bytes of an element, by ROUTECAP_DTYPE_*; 4 of what is none.
 size_t element_bytes(int32_t dtype);
+// Whether the bits of a weight are those of no number.
+bool is_nan(uint32_t bits, int32_t dtype);
 
 // What copying a routing out comes to.
 struct Copied {
@@ -138,6 +153,7 @@ public:
         : shape_(std::move(shape)),
           rows_(rows),
           written_(shape_->cells()),
+          weights_(shape_->cells()),
           known_(shape_->cells()) {}
 
     int32_t begin(uint32_t rows);
@@ -147,8 +163,10 @@ public:
     bool writable(uint32_t layer, uint32_t row) const {
         return row < begun_.value_or(0) && snapshots_ == 0 && written_[layer].count(row) == 0;
     }
-    void write(uint32_t layer, uint32_t row, std::vector<int64_t> ids) {
+    void write(uint32_t layer, uint32_t row, std::vector<int64_t> ids,
+               std::optional<std::vector<uint32_t>> weights = {}) {
         written_[layer][row] = std::move(ids);
+        if (weights) weights_[layer][row] = *std::move(weights);
     }
     void snapshot();
     int32_t probe(uint32_t rows, std::vector<routecap_layer_probe> &layers) const;
@@ -170,12 +188,14 @@ private:
     };
     int32_t check(uint32_t layer, const Placement &to) const;
     void put(uint32_t layer, const Placement &to,
-             const std::function<std::vector<int64_t>(uint32_t row)> &cell);
+             const std::function<std::vector<int64_t>(uint32_t row)> &cell,
+             const std::function<std::vector<uint32_t>(uint32_t row)> &weights);
 
     ShapePtr shape_;
     uint32_t rows_;
     std::optional<uint32_t> begun_;
-    std::vector<std::map<uint32_t, std::vector<int64_t>>> written_;  // of each layer, by row
+    std::vector<std::map<uint32_t, std::vector<int64_t>>> written_;   // of each layer, by row
+    std::vector<std::map<uint32_t, std::vector<uint32_t>>> weights_;  // of those with weights
     // Of each layer, rows whose recording the host knows of.
     std::vector<std::vector<std::pair<uint32_t, uint32_t>>> known_;
     // Since the last begin or snapshot.

@@ -36,6 +36,7 @@ struct Coming {
     routecap_step step;
     uint32_t rows;
     std::vector<int64_t> ids;                      // [layers, rows, k]
+    std::vector<uint32_t> weights;                 // the same; without those of the shape
     std::unique_ptr<std::vector<int64_t>> memory;  // what the issue was given as positions
     std::vector<int64_t> positions;                // what is there when they arrive
     bool drafts, gone;
@@ -84,6 +85,9 @@ private:
         constexpr uint32_t kColumns[] = {1, 2, 4, 8, 3};
         shape->k = kColumns[columns % 5];
         const bool rules = columns / 5 % 3 == 2;  // whether layers have their own k, and visits
+        constexpr int32_t kWeights[] = {
+            0, 0, 0, 0, 0, 0, ROUTECAP_DTYPE_F32, ROUTECAP_DTYPE_F16, ROUTECAP_DTYPE_BF16};
+        shape->weights = kWeights[columns / 15 % 9];
         const uint32_t layers = in_.pick({1u, 2u, 3u, 9u}),
                        experts = std::max(shape->k, in_.pick({5u, 8u, 256u, 257u, 1000u}));
         int32_t index = 0;
@@ -126,6 +130,7 @@ private:
         e.files_in_begin = !rig::on_cuda() && kind % 2 == 0;
         e.later = !rig::on_cuda() && kind / 8 % 8 >= 6;
         config.id_space = shape->id_space;
+        config.weights_dtype = shape->weights;
         config.max_requests = in_.pick({0u, 0u, 3u, 6u});
         if (odd || rules)
             config.layer_map = e.map.data(), config.layer_experts = e.of_layers.data(),
@@ -377,6 +382,30 @@ private:
         return ids;
     }
 
+    // Its weights: for few seeds too, but otherwise than the ids, so that equal ids have other
+    // weights. Some are infinite or no number, also those of no expert.
+    std::vector<uint32_t> weights_of(uint32_t layer, uint32_t row, uint8_t seed) const {
+        const int32_t dtype = engine_->shape->weights;
+        const uint32_t k = engine_->shape->layers[layer].k, kind = seed / 8 % 32;
+        const uint32_t mask = dtype == ROUTECAP_DTYPE_F32 ? UINT32_MAX : UINT16_MAX;
+        const uint32_t infinity = dtype == ROUTECAP_DTYPE_F32    ? 0x7f800000
+                                  : dtype == ROUTECAP_DTYPE_BF16 ? 0x7f80
+                                                                 : 0x7c00;
+        std::vector<uint32_t> bits;
+        for (uint32_t c = 0; c < k; c++) {
+            const uint32_t drawn = (seed * 977u + row * 31u + layer * 17u + c) * 0x9e3779b1u;
+            bits.push_back(dtype == ROUTECAP_DTYPE_F32 ? drawn : drawn >> 16);
+            if (model::is_nan(bits.back(), dtype)) bits.back() &= infinity;
+        }
+        if (kind == 7) bits[row % k] = infinity;
+        if (kind == 8 || kind == 9) bits[row % k] = infinity | 1;
+        if (kind == 10) bits[row % k] = mask;
+        return bits;
+    }
+    bool has_weights(uint8_t seed) const {
+        return engine_->shape->weights != 0 && seed / 8 % 32 < 28;
+    }
+
     // What the calls' pointers refer to is where the stream's work can read it.
     template <class T>
     void upload(const T *&pointer, size_t count) {
@@ -393,18 +422,21 @@ private:
         Engine &e = *engine_;
         const auto rows = static_cast<uint32_t>(in_.chance(32) ? in_.below(e.rows + 1) : e.rows);
         const auto layers = static_cast<uint32_t>(e.shape->cells());
-        Coming coming{0, rows, {}, nullptr, {}, false, in_.chance(24)};
+        Coming coming{0, rows, {}, {}, nullptr, {}, false, in_.chance(24)};
         e.sink->begin(rows);
         for (uint32_t l = 0; l < layers; l++) {
             const auto seed = static_cast<uint8_t>(in_.number(1));
             for (uint32_t r = 0; r < rows; r++) {
                 std::vector<int64_t> ids = cell(l, r, seed);
+                std::vector<uint32_t> weights = weights_of(l, r, seed);
                 if (seed % 16 == 15)
                     ids.assign(ids.size(), kUnwritten);
                 else
-                    e.sink->write(l, r, ids);
+                    e.sink->write(l, r, ids, weights);
                 ids.resize(e.shape->k, 7);  // columns that the layer has not are not read
                 coming.ids.insert(coming.ids.end(), ids.begin(), ids.end());
+                weights.resize(e.shape->k, 7);
+                coming.weights.insert(coming.weights.end(), weights.begin(), weights.end());
             }
         }
         e.sink->snapshot();
@@ -439,6 +471,15 @@ private:
             if (c.ids[n] != kUnwritten) std::memcpy(&memory[at * element], &c.ids[n], element);
         }
         sink.ids = memory.data();
+        const size_t weight = model::element_bytes(e.shape->weights);
+        std::vector<uint8_t> weights(layers * room * k * weight, 0xff);
+        for (size_t n = 0; n < c.weights.size(); n++) {
+            const size_t layer = n / k / c.rows, row = n / k % c.rows;
+            const size_t at = layer * static_cast<size_t>(sink.layer_stride) +
+                              row * static_cast<size_t>(sink.row_stride) + n % k;
+            std::memcpy(&weights[at * weight], &c.weights[n], weight);
+        }
+        if (e.shape->weights != 0) sink.weights = weights.data();
         SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, &sink));
         if (in_.chance(32))  // nothing happens
             SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, nullptr));
@@ -497,6 +538,7 @@ private:
     // way, which `wrong` says.
     struct Written {
         std::vector<int32_t> ids;
+        std::vector<uint8_t> weights{};  // none: they are not given
         routecap_source source{};
         int32_t wrong = ROUTECAP_OK;
     };
@@ -515,10 +557,20 @@ private:
                                     ? w.source.none
                                     : static_cast<int32_t>(id));
         }
+        for (uint32_t r = 0; has_weights(seed) && r < rows; r++) {
+            std::vector<uint32_t> bits =
+                weights_of(layer < shape.cells() ? layer : 0, first_row + r, seed);
+            bits.resize(shape.k, 7);
+            for (const uint32_t weight : bits)
+                for (size_t b = 0; b < model::element_bytes(shape.weights); b++)
+                    w.weights.push_back(static_cast<uint8_t>(weight >> 8 * b));
+        }
         if (shape.fewer() && in_.chance(16)) {  // fewer columns, which not every layer has
             w.source.k_source = 1 + static_cast<uint32_t>(in_.below(shape.k));
-            w.source.row_stride = shape.k;
+            w.source.row_stride = w.source.weights_row_stride = shape.k;
         }
+        // Nothing is given where nothing is recorded.
+        if (!w.weights.empty()) w.source.weights_dtype = shape.weights;
         w.source.struct_size = sizeof w.source;
         w.source.dtype = ROUTECAP_DTYPE_I32;
         w.source.ids = w.ids.data();
@@ -549,8 +601,12 @@ private:
             w.source.row_index = index.data();
         }
         if (live_rows) live = static_cast<int32_t>(in_.below(rows + 2)), w.source.live_rows = &live;
-        const int32_t expected = e.sink->record(w.source, {{layer, 0, w.source.ids, nullptr}});
+        const int32_t expected = e.sink->record(
+            w.source,
+            {{layer, 0, w.source.ids, nullptr, w.weights.empty() ? nullptr : w.weights.data()}});
         upload(w.source.ids, w.ids.size());
+        if (!w.weights.empty())
+            w.source.weights = e.device->upload(w.weights.data(), w.weights.size());
         upload(w.source.row_index, index.size());
         upload(w.source.live_rows, 1);
         SAME_STATUS(expected,
@@ -565,16 +621,23 @@ private:
         Written w = written(0, first, rows);
         std::vector<routecap_layer_source> layers;
         for (uint32_t l = 0; l < e.shape->cells(); l++)
-            if (!in_.chance(64)) layers.push_back({l, 0, w.ids.data(), nullptr});
+            if (!in_.chance(64)) layers.push_back({l, 0, w.ids.data(), nullptr, nullptr});
         const bool twice = !layers.empty() && in_.chance(8);
         if (twice) layers.push_back(layers.front());
-        if (layers.empty()) layers.push_back({0, 0, w.ids.data(), nullptr});
+        if (layers.empty()) layers.push_back({0, 0, w.ids.data(), nullptr, nullptr});
+        // Every other layer has no weights, if there are several.
+        for (size_t i = 0; !w.weights.empty() && i < layers.size(); i += 2)
+            layers[i].weights = w.weights.data();
         w.source.ids = nullptr;
         const int32_t expected = twice && layers.size() > e.shape->cells()
                                      ? ROUTECAP_ERR_UNKNOWN_LAYER
                                  : twice ? ROUTECAP_ERR_ARGUMENT
                                          : e.sink->record(w.source, layers);
-        for (routecap_layer_source &given : layers) upload(given.ids, w.ids.size());
+        for (routecap_layer_source &given : layers) {
+            upload(given.ids, w.ids.size());
+            if (given.weights != nullptr)
+                given.weights = e.device->upload(given.weights, w.weights.size());
+        }
         SAME_STATUS(expected,
                     routecap_layers_record(e.capturer, &w.source, layers.data(), sizeof layers[0],
                                            layers.size(), e.device->stream()));
@@ -600,7 +663,15 @@ private:
             static_cast<size_t>(sink.row_stride != 0 ? sink.row_stride : sink.k) * element;
         e.device->write(static_cast<uint8_t *>(sink.ids) + row * row_stride, bytes.data(),
                         bytes.size());
-        e.sink->write(layer, row, ids);
+        SAME(e.shape->weights != 0, sink.weights != nullptr);
+        if (!has_weights(seed)) return e.sink->write(layer, row, ids);
+        const std::vector<uint32_t> weights = weights_of(layer, row, seed);
+        const size_t weight = model::element_bytes(e.shape->weights);
+        std::vector<uint8_t> bits(sink.k * weight);
+        for (uint32_t c = 0; c < sink.k; c++) std::memcpy(&bits[c * weight], &weights[c], weight);
+        e.device->write(static_cast<uint8_t *>(sink.weights) + row * row_stride / element * weight,
+                        bits.data(), bits.size());
+        e.sink->write(layer, row, ids, weights);
     }
 
     void snapshot() {

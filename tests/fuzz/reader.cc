@@ -42,9 +42,13 @@ std::optional<Fixed> fixed(const Data &data) {
             number(data, 64, 4),
             number(data, 68, 4),
             number(data, 72, 4),
+            number(data, 76, 4),
             0,
             0};
-    if (number(data, 76, 4) != 0 || number(data, 80, 8) != 0) return {};
+    if (number(data, 80, 8) != 0) return {};
+    if (f.weights != 0 && f.weights != ROUTECAP_DTYPE_F32 && f.weights != ROUTECAP_DTYPE_F16 &&
+        f.weights != ROUTECAP_DTYPE_BF16)
+        return {};
     if (f.layers < 1 || f.layers > ROUTECAP_MAX_LAYERS || f.k < 1 || f.k > ROUTECAP_MAX_K ||
         f.id_space > 1)
         return {};
@@ -64,6 +68,7 @@ std::optional<Header> header(const Data &data) {
     if (number(data, 12, 4) != crc32c(data, f->header_bytes, 12)) return {};
     Header h{*f};
     h.shape->k = static_cast<uint32_t>(f->k), h.shape->id_space = static_cast<int32_t>(f->id_space);
+    h.shape->weights = static_cast<int32_t>(f->weights);
     size_t at = ROUTECAP_SERIALIZED_MIN;
     for (uint64_t l = 0; l < f->layers; l++, at += 24) {
         const model::Layer layer{static_cast<int32_t>(number(data, at, 4)),
@@ -149,7 +154,34 @@ std::optional<model::Routing> parse(const Data &data, bool trusted) {
             }
             const uint64_t bits = (layers + 7) / 8;
             if (layers % 8 != 0 && data[validity + bits - 1] >> layers % 8 != 0) return {};
-            if (!zero(data, validity + bits, at + h->f.stride)) return {};
+            const uint64_t begin_weights = at + h->shape->weights_begin(), end = at + h->f.stride;
+            if (h->shape->weights == 0) {
+                if (!zero(data, validity + bits, end)) return {};
+            } else {
+                const size_t element = model::element_bytes(h->shape->weights);
+                if (!zero(data, validity + 2 * bits, begin_weights) ||
+                    !zero(data, begin_weights + layers * k * element, end))
+                    return {};
+                for (size_t b = 0; b < bits; b++)
+                    if ((data[validity + bits + b] & ~data[validity + b]) != 0) return {};
+                for (size_t l = 0; l < layers; l++) {
+                    const bool there = (data[validity + bits + l / 8] >> l % 8 & 1) != 0;
+                    std::vector<uint32_t> cell;
+                    for (size_t c = 0; c < k; c++)
+                        cell.push_back(static_cast<uint32_t>(
+                            number(data, begin_weights + (l * k + c) * element, element)));
+                    const auto ids = row->ids.begin() + static_cast<ptrdiff_t>(l * k);
+                    size_t experts = there ? h->shape->layers[l].k : 0;
+                    while (experts > h->shape->layers[l].least &&
+                           ids[static_cast<ptrdiff_t>(experts) - 1] == model::kUnused)
+                        experts--;
+                    // As they are, or nothing but zeros.
+                    const auto as_they_are =
+                        there ? h->shape->weigh(experts, &cell) : std::vector<uint32_t>(k);
+                    if (!as_they_are || *as_they_are != cell) return {};
+                    if (there) row->weights[l] = cell;
+                }
+            }
             if ((run.flags & kComplete) != 0 && !row->complete()) return {};
             routing.content.emplace(position, std::move(row));
         }

@@ -17,7 +17,7 @@ constexpr uint64_t kMostRows = 4096;
 
 // What the fixed part of the header says, and what follows from it. None if that cannot be.
 struct Fixed {
-    uint64_t bytes, first, rows, runs, present, layers, k, dtype, id_space, stride;
+    uint64_t bytes, first, rows, runs, present, layers, k, dtype, id_space, stride, weights;
     uint64_t checks, header_bytes;
 };
 std::optional<Fixed> fixed(const Data &data);

@@ -35,6 +35,9 @@ model::ShapePtr draw_shape(Bytes &in) {
     const uint64_t columns = in.number(1);
     shape->k = static_cast<uint32_t>(1 + columns % 3);
     const bool rules = columns / 3 % 3 == 2;  // whether layers have their own k, and visits
+    constexpr int32_t kWeights[] = {
+        0, 0, 0, 0, 0, 0, ROUTECAP_DTYPE_F32, ROUTECAP_DTYPE_F16, ROUTECAP_DTYPE_BF16};
+    shape->weights = kWeights[columns / 9 % 9];
     for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--) {
         shape->layers.push_back({static_cast<int32_t>(shape->layers.size() * 2),
                                  in.pick({8u, 256u, 300u}), 0, shape->k, shape->k});
@@ -78,6 +81,14 @@ std::shared_ptr<model::Routing> draw_routing(Bytes &in, const model::ShapePtr &s
                 row->ids.push_back(static_cast<uint16_t>(missing    ? (c == 0 ? row->missing[l] : 0)
                                                          : c < used ? (p + drift + l + c) % 8
                                                                     : model::kUnused));
+            std::vector<uint32_t> bits;  // which tell by whom the row was drawn
+            for (uint32_t c = 0; c < used; c++)
+                bits.push_back((shape->weights == ROUTECAP_DTYPE_F32 ? 0x3f800000 : 0x3c00) +
+                               static_cast<uint32_t>(first % 16 << 4 | drift << 3 | c));
+            if (const auto weights =
+                    shape->weigh(used, (kind / 8 + l + drift) % 4 == 3 ? nullptr : &bits);
+                !missing && weights)
+                row->weights[l] = *weights;
         }
         routing->content.emplace(p, std::move(row));
     }
@@ -277,6 +288,7 @@ Conversation conversation(const model::ShapePtr &shape) {
     routecap_sequence_config config{};
     config.struct_size = sizeof config;
     config.layers = static_cast<uint32_t>(map.size()), config.k = shape->k;
+    config.weights_dtype = shape->weights;
     config.layer_map = map.data(), config.layer_experts = experts.data();
     config.layer_k = k.data(), config.layer_min_k = least.data(), config.layer_visit = visit.data();
     routecap_sequence *sequence = nullptr;

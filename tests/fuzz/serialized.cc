@@ -25,6 +25,9 @@ Data written(Bytes &in) {
     const uint64_t columns = in.number(1);
     shape->k = static_cast<uint32_t>(1 + columns % 4);
     const bool rules = columns / 4 % 3 == 2;  // whether layers have their own k, and visits
+    constexpr int32_t kWeights[] = {
+        0, 0, 0, 0, 0, 0, ROUTECAP_DTYPE_F32, ROUTECAP_DTYPE_F16, ROUTECAP_DTYPE_BF16};
+    shape->weights = kWeights[columns / 12 % 9];
     shape->id_space = static_cast<int32_t>(in.below(8) == 7);
     for (uint64_t l = in.pick({1u, 2u, 8u, 9u}); l > 0; l--) {
         shape->layers.push_back(
@@ -65,6 +68,14 @@ Data written(Bytes &in) {
                     row->valid(l) ? (c < used ? (kind + l + c) % layer.experts : model::kUnused)
                     : c == 0      ? row->missing[l]
                                   : 0));
+            std::vector<uint32_t> bits;  // of numbers from 1 on
+            for (size_t c = 0; c < used; c++)
+                bits.push_back(shape->weights == ROUTECAP_DTYPE_F32
+                                   ? 0x3f800000 + static_cast<uint32_t>(kind << 8 | l << 4 | c)
+                                   : 0x3f80 + static_cast<uint32_t>((kind + l * 4 + c) % 128));
+            if (const auto weights = shape->weigh(used, (kind + l) % 3 == 0 ? nullptr : &bits);
+                row->valid(l) && weights)
+                row->weights[l] = *weights;
         }
         routing.content.emplace(p, std::move(row));
     }
@@ -152,7 +163,7 @@ void spliced(const Data &head, const Data &tail, uint64_t row) {
     int32_t expected = ROUTECAP_OK;
     if (!a || !b)
         expected = ROUTECAP_ERR_FORMAT;
-    else if (a->f.k != b->f.k || a->f.id_space != b->f.id_space || a->f.layers != b->f.layers)
+    else if (!a->shape->same(*b->shape) || a->f.layers != b->f.layers)
         expected = ROUTECAP_ERR_SHAPE_MISMATCH;
     for (size_t l = 0; expected == ROUTECAP_OK && l < a->shape->cells(); l++)
         if (!a->shape->layers[l].same(b->shape->layers[l])) expected = ROUTECAP_ERR_SHAPE_MISMATCH;
@@ -259,6 +270,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         SAME(f->k, info.k);
         SAME(f->dtype, info.dtype);
         SAME(f->id_space, info.id_space);
+        SAME(f->weights, info.weights_dtype);
     }
     auto routing = parse(bytes, trusted);
     if (routing && routing->rows > kMostRows) return 0;
