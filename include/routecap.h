@@ -9,7 +9,7 @@
  * by row for each request, and returns them as immutable routings. "Words" below explains the
  * terms.
  *
- * A whole program, with the eight functions that most programs need:
+ * A whole program. Its ten functions are those that most programs need:
  *
  *     #include <routecap.h>
  *     #include <stdio.h>
@@ -58,9 +58,16 @@
  *         routecap_capturer_destroy(capturer);
  *     }
  *
- * It prints "token 4, layer 1: experts 2 and 7". On a GPU set the backend and the device, and give
- * each call the engine's stream. A status below 0 is an error, and routecap_last_error has its
- * text.
+ * It prints "token 4, layer 1: experts 2 and 7". Build it with
+ * `cc program.c $(pkg-config --cflags --libs routecap)`.
+ *
+ * A status below 0 is an error, and routecap_last_error has its text. A status above 0 is success
+ * with a remark, such as ROUTECAP_INCOMPLETE: some ids are missing. Check every status. The other
+ * examples in these headers leave the checks out, to be short.
+ *
+ * On a GPU set config.backend to ROUTECAP_BACKEND_CUDA and config.device to the GPU's number. The
+ * pointers to ids are then device pointers, and the last argument of routecap_layers_record and
+ * routecap_step_issue is the engine's stream.
  *
  * ------------------------------------------------------------------------------------------------
  * Chapters
@@ -84,6 +91,9 @@
  *                              declared if ROUTECAP_EXPERIMENTAL is defined
  *   routecap/table.h           all functions as one table, for programs that dlopen the library
  *
+ * For models that send some tokens to fewer than k experts, and for the weights of the experts,
+ * see "Cells with fewer experts" and "Weights" in base.h.
+ *
  * ------------------------------------------------------------------------------------------------
  * In detail: an engine's worker loop
  * ------------------------------------------------------------------------------------------------
@@ -99,7 +109,7 @@
  *
  *     // for every forward pass; begin, record and snapshot may be part of a CUDA graph
  *     routecap_step_begin(capturer, rows, stream);
- *     for each MoE layer l:
+ *     for each MoE layer l:                                     // source: record.h
  *         run the router; routecap_layer_record(capturer, l, &source, stream);
  *     routecap_step_snapshot(capturer, stream);
  *     routecap_step_issue(capturer, spans, sizeof *spans, n,    // which row belongs to whom
@@ -131,6 +141,7 @@
  *     sources[i].sample = i; sources[i].routing = routing;
  *     routecap_plan_gather(plan, sources, sizeof *sources, samples,
  *                          ids, ids_bytes, classes, classes_bytes, NULL);
+ *     routecap_plan_free(plan);
  *
  * ------------------------------------------------------------------------------------------------
  * Words
@@ -140,7 +151,8 @@
  *   capturer   One per rank and device. It owns a sink, slots, pages and requests.
  *   layer      An index, 0..layers-1, among the captured (MoE) layers. The layer map
  *              (routecap_config.layer_map) gives each captured layer its index among all layers of
- *              the model's decoder.
+ *              the model's decoder. If the decoder runs a layer several times, each time is a layer
+ *              of its own here (routecap_config.layer_visit).
  *   router     The part of an MoE layer that chooses k experts for each token.
  *   expert id  A number in [0, experts), as the router chose it, before a load balancer maps it to
  *              one of several copies of the expert. Shared experts, which every token uses, are not
@@ -156,16 +168,21 @@
  *              padding takes sink rows too.
  *   position   The index of a row in its request, from 0. It counts tokens. The position ids that
  *              the engine passes to the model may differ.
- *   cell       One row in one layer. A cell is valid if the layer wrote k distinct ids in range to
- *              it in one step. Otherwise it is missing. Validity is stored separately from the ids,
- *              because every id value may be an expert.
+ *   cell       One row in one layer: k columns, with an expert id in each. A cell is valid if the
+ *              layer wrote k distinct ids in range to it in one step. Otherwise it is missing.
+ *              Validity is stored separately from the ids, because every id value may be an expert.
+ *              Where the model allows it, a valid cell may have fewer than k ids; see base.h.
+ *   weight     The factor by which the output of a chosen expert is multiplied. Weights are
+ *              captured only on request; see base.h. "The weights" of the model, as in "a version
+ *              of the weights", are its parameters.
  *   step       One forward pass: begin, writes, snapshot, issue. Issue returns its ticket.
  *   span       Consecutive sink rows of one step that belong to one request. Their positions are
  *              consecutive too, unless the engine gives them in device memory
  *              (ROUTECAP_SPAN_DEVICE_POSITIONS).
- *   slot       Memory that holds the rows of one step while the step is in flight. There is one for
- *              each step that may be in flight, and one more for the pass that is not issued yet.
- *              A place in the engine's KV cache is called a cache slot (store.h).
+ *   slot       Memory that holds the rows of one step while the step is in flight.
+ *              routecap_config.slots says how many steps may be in flight. The library has one slot
+ *              more, for the pass that is not issued yet. A place in the engine's KV cache is
+ *              called a cache slot (store.h).
  *   block      The rows that a store keeps under one key (store.h). A block of missing cells
  *              (reading.h) is something else.
  *   request    A token sequence that is being captured, identified by a 64-bit handle. Using the
