@@ -5,7 +5,8 @@
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
  * This chapter has the rules on threads, waiting, ownership, streams and the ABI. After them come
- * the statuses, and the types and constants that all chapters share. Its functions are
+ * the statuses, and the types and constants that all chapters share. Two sections at the end are
+ * for some models only: "Cells with fewer experts" and "Weights". The functions of the chapter are
  * routecap_version, routecap_status_name and routecap_last_error.
  *
  * ------------------------------------------------------------------------------------------------
@@ -13,7 +14,8 @@
  * ------------------------------------------------------------------------------------------------
  * Parameters are [in], [out] or [in,out]. A pointer must not be NULL unless its text allows it.
  * Shapes are in brackets, such as [rows, k], and in C order. A range [a, b) includes a but not b.
- * Positions, rows and layers are counted from 0.
+ * Positions, rows and layers are counted from 0. Strides are in elements, unless their text says
+ * bytes. Examples leave out the checks of statuses.
  *
  * A word behind an at sign is a mark: a fact that programs read too.
  *   - Each function says who may call it, see "Threads": `@thread(any)`, `@thread(forward)`,
@@ -126,10 +128,12 @@
  * The ABI
  * ------------------------------------------------------------------------------------------------
  * A program built against 1.x runs with every later 1.y. Functions, statuses, flags and constants
- * are only added. Structs and the function table grow at their end. An experimental function is
- * declared only where ROUTECAP_EXPERIMENTAL is defined before routecap.h is included. It keeps
- * its name and signature, but may stop working: it then returns an error, and a new function
- * replaces it.
+ * are only added. Structs and the function table grow at their end.
+ *
+ * Experimental functions (dispatch_check.h) are declared only where ROUTECAP_EXPERIMENTAL is
+ * defined before routecap.h is included. Their structs and their entries in the function table are
+ * declared in any case. An experimental function keeps its name and signature, but may stop
+ * working: it then returns an error, and a new function replaces it.
  *
  * A later library may therefore return values that the program does not know, such as a new status
  * (its sign tells success from error), reason or dtype, and may count rows in a new field of the
@@ -139,10 +143,13 @@
  * A struct begins with struct_size, which the caller sets to sizeof the struct. Elements of arrays
  * have no struct_size: the call takes the size of one element instead. Set a struct to zeros first,
  * or fill it with its _init function, which also sets struct_size. In a struct that the caller
- * fills, a field that is 0 has its default. There are four exceptions, in which 0 means 0:
- * routecap_copy_options.fill, and lost_value, context_rank and tensor_rank of routecap_plan_config.
- * Fill these two structs with their _init functions. The sizes of a struct in the program and in
- * the library may differ:
+ * fills, a field that is 0 has its default. In two structs there are exceptions, in which 0 means
+ * 0: `fill` and `none` of routecap_copy_options; lost_value, none_value, context_rank and
+ * tensor_rank of routecap_plan_config. Fill these two structs with their _init functions, or set
+ * these fields yourself. `none` and none_value matter only where cells may have fewer than k
+ * experts.
+ *
+ * The sizes of a struct in the program and in the library may differ:
  *   - A struct that the caller fills may be smaller than this library's, down to its size in 1.0.0.
  *     It may be larger, up to 65536 bytes, if all bytes that this library does not know are 0.
  *     Otherwise the call returns ROUTECAP_ERR_STRUCT_SIZE.
@@ -186,7 +193,9 @@
 #endif
 #endif
 
-/* On each function that returns a status: the compiler warns of a call that does not look at it. */
+/* On each function that returns a status: the compiler warns of a call whose status is not used.
+ * GCC warns even if the call is cast to void. To turn these warnings off, define
+ * ROUTECAP_NODISCARD as nothing before you include routecap.h. */
 #ifndef ROUTECAP_NODISCARD
 #if defined(__GNUC__) || defined(__clang__)
 #define ROUTECAP_NODISCARD __attribute__((warn_unused_result))
@@ -229,7 +238,8 @@ typedef int32_t routecap_status; /* @one_of(ROUTECAP_ERR_*): an error; or a `@su
 #define ROUTECAP_LOST 2         /* @success @text: the step has a ticket, but all its rows are
                                    missing: too many were in flight, its copy failed, or its rows
                                    did not arrive */
-#define ROUTECAP_PENDING 3      /* @success: not landed yet */
+#define ROUTECAP_PENDING 3      /* @success: the step has not landed yet, or the routing is not
+                                   ready yet */
 #define ROUTECAP_PARTIAL 4      /* @success @text: the status of some items of an array is not
                                    ROUTECAP_OK; or routecap_capturer_probe found something in some
                                    layers */
@@ -241,15 +251,18 @@ typedef int32_t routecap_status; /* @one_of(ROUTECAP_ERR_*): an error; or a `@su
 #define ROUTECAP_ERR_STRUCT_SIZE (-101)      /* too small; or larger, with a tail that is not 0 */
 #define ROUTECAP_ERR_UNKNOWN_LAYER (-102)    /* outside the capturer's layers */
 #define ROUTECAP_ERR_UNKNOWN_REQUEST (-103)  /* never opened here, closed or finished */
-#define ROUTECAP_ERR_UNKNOWN_STEP (-104)     /* never issued; for accept, the request
-                                                has no drafts in it */
+#define ROUTECAP_ERR_UNKNOWN_STEP (-104)     /* never issued; for accept: the request has no drafts
+                                                in it */
 #define ROUTECAP_ERR_OUT_OF_RANGE (-105)     /* rows or indices that do not exist */
 #define ROUTECAP_ERR_CAPACITY (-106)         /* rows outside the sink */
 #define ROUTECAP_ERR_OVERLAP (-107)          /* two spans of a step, or two sources of a plan, have
                                                 the same row */
-#define ROUTECAP_ERR_DTYPE (-108)            /* unknown dtype, or one that cannot hold the ids or
-                                                the fill */
-#define ROUTECAP_ERR_SHAPE_MISMATCH (-109)   /* layers, k, experts or id space differ */
+#define ROUTECAP_ERR_DTYPE (-108)            /* a dtype that the call does not take, or one that
+                                                cannot hold the ids or what is written in their
+                                                place */
+#define ROUTECAP_ERR_SHAPE_MISMATCH (-109)   /* layers, k, experts, id space or the dtype of the
+                                                weights differ; or a matrix does not have the size
+                                                that it is said to have */
 #define ROUTECAP_ERR_BUFFER_TOO_SMALL (-110) /* nothing was written; the needed size is returned */
 #define ROUTECAP_ERR_FORMAT (-111)           /* the bytes are not in the expected format, are
                                                 damaged, or have a version that this library does
@@ -370,32 +383,69 @@ typedef struct CUstream_st *routecap_stream;
  *
  * Usually every token is sent to k experts in every layer. If that is so, skip this.
  *
- * Some models have a k for each layer: set config.layer_k. Some routers choose fewer for some
- * tokens: by a threshold (top-p, ReLU), because of a null expert, or because an expert is full. Set
- * config.layer_min_k, the fewest, which may be 0. A valid cell of layer l then has from
- * layer_min_k[l] to layer_k[l] distinct experts. A cell with fewer is missing (OUT_OF_RANGE).
+ * For example, a router with a threshold chooses one to four experts for each token:
  *
- * "No expert" is neither "not captured" nor padding, so it is never guessed from -1. In a sink that
- * the router writes itself, it is ROUTECAP_NO_EXPERT. A routecap_source states its own number for
- * it. Columns without an expert come after those with one, and load, sets and plans leave them out.
+ *     uint32_t least[LAYERS] = {1, 1};      // the fewest, for each layer
+ *     config.k = 4; config.layer_min_k = least;
+ *     ...
+ *     source.none = -1;                     // ids of a token: {17, 5, -1, -1}, two experts
+ *
+ * There are two kinds of such models, and a model may be of both:
+ *   - Each layer has its own number of experts per token: set config.layer_k.
+ *   - Tokens of one layer have different numbers of experts: because of a threshold (top-p, ReLU),
+ *     of a null expert, or of an expert that is full. Set config.layer_min_k to the fewest. It may
+ *     be 0.
+ *
+ * A valid cell of layer l has from layer_min_k[l] to layer_k[l] distinct experts. A cell with fewer
+ * is missing (ROUTECAP_MISSING_OUT_OF_RANGE).
+ *
+ * A cell that is read has k columns in any case. Those with an expert come first. What the others
+ * hold depends on the place:
+ *   - In the sink: ROUTECAP_NO_EXPERT. A row there has only layer_k columns.
+ *   - In a source of ids: the number that routecap_source.none states. "No expert" is neither "not
+ *     captured" nor padding, so the library never guesses it from -1.
+ *   - In a view, and in arrays for routecap_routing_import: all bits set, which is 255 in U8 and -1
+ *     in I16.
+ *   - In copied ids: routecap_copy_options.none. In a plan's ids: routecap_plan_config.none_value.
+ *     Both are ROUTECAP_NO_EXPERT by default.
+ *
+ * The load does not count such columns, and comparisons of cells ignore them. Of the formats in
+ * wire.h only ROUTECAP_WIRE_SERIALIZED can carry them.
  */
 #define ROUTECAP_NO_EXPERT (-2) /* @number: in a column of a cell: no expert was chosen for it */
 
 /*
  * Weights
  *
- * A router also chooses a weight for each expert: the factor by which the expert's output is
- * multiplied. With config.weights_dtype a capturer captures them too, or any other k numbers of a
- * cell. They are copied as they are, bit for bit, and follow their ids everywhere: into requests,
- * stores, sequences, plans and files. Nothing is computed from them.
+ * A router also computes a weight for each expert that it chooses: the factor by which the expert's
+ * output is multiplied. By default only ids are captured. To capture the weights too:
  *
- * A cell can have ids without weights: each has a bit of its own. The weights of a cell are missing
- * if its ids are, if nobody recorded them, or if one of them is NaN. Infinities are weights.
- * Columns without an expert have the weight 0, and a cell without experts lacks none. When two rows
- * meet, the weights of a cell come from the row that its ids come from; whether cells are the same
- * is asked of ids alone.
+ *     config.weights_dtype = ROUTECAP_DTYPE_BF16;           // at create
+ *     ...
+ *     source.weights = topk_weights;                        // [rows, k_source], beside source.ids
+ *     source.weights_dtype = ROUTECAP_DTYPE_BF16;
+ *     ...
+ *     options.dtype = ROUTECAP_DTYPE_F32;                   // widened; or BF16, as they are
+ *     routecap_routing_copy_weights(routing, &options, weights, sizeof weights, NULL, 0, NULL);
+ *
+ * The numbers may be any k numbers of a cell: nothing is computed from them. They are kept bit for
+ * bit, and follow their ids: into requests, stores, sequences, routings and the serialised form.
+ * routecap_plan_gather_weights lays them out for a trainer; pack and scatter (plan.h) leave them
+ * out. Of the formats in wire.h only ROUTECAP_WIRE_SERIALIZED carries them. Rows with weights and
+ * rows without, or with weights of different dtypes, cannot be joined: calls that join them return
+ * ROUTECAP_ERR_SHAPE_MISMATCH.
+ *
+ * A cell can have ids without weights. Its weights are missing if its ids are, if nobody recorded
+ * them, or if one of them is NaN. Infinities are weights. A cell without weights is not a missing
+ * cell: the routing is complete if all ids are there. routecap_coverage.cells_weighted counts the
+ * cells that have weights.
+ *
+ * Columns without an expert have the weight 0. The weights of a valid cell without any expert are
+ * always there.
+ *
+ * When rows meet at one position, the weights of a cell come from the row that its ids come from.
+ * Cells are compared by their ids alone.
  */
-
 
 /* Element types of ids: values of dtype fields. */
 #define ROUTECAP_DTYPE_U8 1        /* @bytes(1) */

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 67a4a4ed33e7c8d45a967a1b13c1a48e5c7a4f115ff0029080f98529efeef4ca
+// Of headers with the SHA-256 c1b0f19275a6fddfb7e9e9919be25cbd7d634c4c83d0e651f07e2c2451bcb886
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;

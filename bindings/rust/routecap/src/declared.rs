@@ -18,7 +18,7 @@ numbers! {
         UnknownLayer = ROUTECAP_ERR_UNKNOWN_LAYER;
         /// Never opened here, closed or finished (`ROUTECAP_ERR_UNKNOWN_REQUEST`).
         UnknownRequest = ROUTECAP_ERR_UNKNOWN_REQUEST;
-        /// Never issued; for accept, the request has no drafts in it (`ROUTECAP_ERR_UNKNOWN_STEP`).
+        /// Never issued; for accept: the request has no drafts in it (`ROUTECAP_ERR_UNKNOWN_STEP`).
         UnknownStep = ROUTECAP_ERR_UNKNOWN_STEP;
         /// Rows or indices that do not exist (`ROUTECAP_ERR_OUT_OF_RANGE`).
         OutOfRange = ROUTECAP_ERR_OUT_OF_RANGE;
@@ -27,9 +27,11 @@ numbers! {
         /// Two spans of a step, or two sources of a plan, have the same row
         /// (`ROUTECAP_ERR_OVERLAP`).
         Overlap = ROUTECAP_ERR_OVERLAP;
-        /// Unknown dtype, or one that cannot hold the ids or the fill (`ROUTECAP_ERR_DTYPE`).
+        /// A dtype that the call does not take, or one that cannot hold the ids or what is written
+        /// in their place (`ROUTECAP_ERR_DTYPE`).
         DType = ROUTECAP_ERR_DTYPE;
-        /// Layers, k, experts or id space differ (`ROUTECAP_ERR_SHAPE_MISMATCH`).
+        /// Layers, k, experts, id space or the dtype of the weights differ; or a matrix does not
+        /// have the size that it is said to have (`ROUTECAP_ERR_SHAPE_MISMATCH`).
         ShapeMismatch = ROUTECAP_ERR_SHAPE_MISMATCH;
         /// Nothing was written; the needed size is returned (`ROUTECAP_ERR_BUFFER_TOO_SMALL`).
         BufferTooSmall = ROUTECAP_ERR_BUFFER_TOO_SMALL;
