@@ -1,5 +1,5 @@
 /*
- * routecap, chapter 2: the capturer and its steps. To capture a forward pass: begin it, take a
+ * routecap, chapter 2: the capturer and its steps. To capture a forward pass, begin it, take a
  * snapshot, and issue it.
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
@@ -30,6 +30,9 @@
  *         ... the model runs; chapter 3 (record.h) gets its expert ids into the sink ...
  *         routecap_step_snapshot(capturer, stream);
  *         routecap_step_issue(capturer, spans, sizeof *spans, count, NULL, NULL, &step, stream);
+ *
+ * If one call records all layers after the last router, that call can begin the step and take the
+ * snapshot too, as on the first page of routecap.h: ROUTECAP_SOURCE_WHOLE_STEP in record.h.
  *
  * ------------------------------------------------------------------------------------------------
  * In detail
@@ -80,9 +83,9 @@ extern "C" {
                                               memory are missing */
 #define ROUTECAP_CONFIG_MANUAL_PROGRESS 4u /* start no worker thread: calls of the caller file the
                                               steps; see routecap_capturer_progress */
-#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: a step is lost if too many are in
-                                              flight, as on a device, instead of the oldest one
-                                              being filed by begin */
+#define ROUTECAP_CONFIG_MAY_LOSE 8u        /* host backend: if config.slots steps are in flight, the
+                                              next one is lost, as on a device. Without the flag
+                                              begin files the oldest step instead */
 #define ROUTECAP_CONFIG_CHECKED 16u        /* checked mode, for development: mistakes in the order
                                               of calls are errors (ROUTECAP_ERR_NOT_BEGUN to
                                               ROUTECAP_ERR_TWO_THREADS). ROUTECAP_CHECKED=1 in the
@@ -122,41 +125,46 @@ typedef struct routecap_config {
     int32_t device;                /* CUDA's number of the device, 0 or more; the host backend
                                       ignores it */
     uint32_t layers;               /* captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required */
-    uint32_t k;                    /* experts per token, the most of any layer,
-                                      1..ROUTECAP_MAX_K. Required */
+    uint32_t k;                    /* experts per token, 1..ROUTECAP_MAX_K; with layer_k, the most
+                                      of any layer or more. Required */
     uint32_t experts;              /* ids are in [0, experts), those of zero-computation experts
                                       included. In k..ROUTECAP_MAX_EXPERTS. Required unless
                                       layer_experts is set */
     uint32_t rows;                 /* sink rows: the most tokens of one forward pass, padding
                                       included, in 1..ROUTECAP_MAX_ROWS. Required */
     uint32_t slots;                /* steps that may be in flight, 1..ROUTECAP_MAX_SLOTS;
-                                      default 2. A step that is issued beyond is lost */
+                                      default 2. On a device, a step that is issued while so many
+                                      are in flight is lost. On the host backend begin files the
+                                      oldest of them instead */
     routecap_dtype sink_dtype;     /* of the sink that the library allocates: ROUTECAP_DTYPE_I16
                                       (default), _I32 or _I64 */
     routecap_config_flags flags;   /* ROUTECAP_CONFIG_*; default none */
     routecap_id_space id_space;    /* ROUTECAP_ID_SPACE_* of the captured ids; default LOGICAL.
                                       Every routing states it */
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
-    routecap_dtype weights_dtype; /* capture a weight beside each id, of this type:
-                                     ROUTECAP_DTYPE_F32, _F16 or _BF16; default none. See "Weights"
-                                     in base.h */
+    routecap_dtype weights_dtype; /* capture the experts' weights too, as ROUTECAP_DTYPE_F32, _F16
+                                     or _BF16; default 0: ids alone. See "Weights" in base.h */
     uint64_t budget_bytes; /* limit of the host memory for captured rows, routings included, in
                               bytes. It is taken page by page, as rows need it. At least one page
                               (routecap_memory.page_bytes); default 1 GiB */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
-                                      ascending; default 0..layers-1 */
-    const uint32_t *layer_experts; /* [layers] number of experts of each layer, its k or more, if
-                                      they differ; default `experts` for all */
+                                      ascending unless layer_visit is set; default 0..layers-1 */
+    const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ: in
+                                      layer_k..ROUTECAP_MAX_EXPERTS; default `experts` for all */
     const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
                                                     for all. routecap_layer_route works only on a
                                                     RECOMPUTED layer */
-    const uint32_t *layer_k;       /* [layers] the most experts of a token in each layer, 1..k;
-                                      default k for all. See "Cells with fewer experts" in
-                                      base.h */
-    const uint32_t *layer_min_k;   /* [layers] the fewest, 0..layer_k; default layer_k */
-    const uint32_t *layer_visit;   /* [layers] where the decoder runs a layer several times: how
-                                      often it ran before, from 0. The layers then ascend by
-                                      (layer_map, layer_visit); default 0 for all */
+    const uint32_t *layer_k;       /* [layers] the most experts of a token in each layer, 1..k, if
+                                      they differ; default k for all. See "Cells with fewer experts"
+                                      in base.h */
+    const uint32_t *layer_min_k;   /* [layers] the fewest experts of a token in each layer,
+                                      0..layer_k; default layer_k: each token has as many */
+    const uint32_t *layer_visit;   /* [layers] if the decoder runs a layer several times, each visit
+                                      is a captured layer, and this is its number, from 0; default 0
+                                      for all. Layers ascend by (layer_map, layer_visit), which is
+                                      not the order in which they run. For example, layers 3 and 5
+                                      run in turn, twice: layer_map {3, 3, 5, 5} and layer_visit
+                                      {0, 1, 0, 1} */
 } routecap_config;
 
 /**
@@ -195,9 +203,10 @@ routecap_config_init(routecap_config *config, size_t struct_size);
  *
  * @param[in] config     The configuration. The arrays that it points to are copied.
  * @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
- * @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
- *         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
- *         ROUTECAP_ERR_THREAD.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (a field outside its range; the text names it);
+ *         ROUTECAP_ERR_DTYPE (weights_dtype); ROUTECAP_ERR_NO_BACKEND (unknown, not in this build,
+ *         or not usable on this machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE;
+ *         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -372,11 +381,12 @@ typedef struct routecap_issue_options {
  * request, unless a routing has them. If the budget is exhausted, issue does that itself before it
  * refuses a span. Memory that a step in flight still needs is not freed.
  *
- * Steps in flight. At most config.slots steps may be in flight, whether a begin is called or
- * replayed in a graph: a step that is issued beyond them is lost. It has a ticket and has landed,
- * all its rows are missing (LOST), and issue returns ROUTECAP_LOST. To lose none, call
- * routecap_step_finalize of the step issued config.slots steps before this one. A step without
- * spans is never lost.
+ * Steps in flight. If config.slots steps are in flight, the next one that is issued is lost,
+ * whether its begin was called or replayed in a graph. It has a ticket and has landed, all its rows
+ * are missing (LOST), and issue returns ROUTECAP_LOST. To lose none, first call
+ * routecap_step_finalize of the step issued config.slots steps before this one. For example, with 2
+ * slots finalize step 1 before you issue step 3. On the host backend begin does that for you. A
+ * step without spans is never lost.
  *
  * Positions. The positions array is read on the stream, up to the last sink row whose span has
  * DEVICE_POSITIONS. Free the array only after the stream has run this work; with
@@ -472,7 +482,7 @@ typedef struct routecap_memory {
     uint64_t device_bytes;    /* device memory, allocated at create */
     uint64_t pinned_bytes;    /* page-locked host memory, allocated at create */
     uint64_t host_bytes;      /* other host memory, allocated at create, rounded up */
-    uint64_t row_bytes;       /* of one captured row: ids and validity */
+    uint64_t row_bytes;       /* of one captured row: ids, validity, and weights if captured */
     uint64_t page_bytes;      /* of one page, the unit in which requests take from the budget: its
                                  rows, and 8 bytes for the tag of each */
     uint64_t request_bytes;   /* of one open request before its first row, outside the budget */
@@ -562,7 +572,7 @@ typedef struct routecap_stats {
                                     landed; one of the two records was kept */
     uint64_t cells_unwritten;    /* @computed: cells of landed rows that their step did not write,
                                     or not completely. Late and unplaced rows are not counted */
-    uint64_t cells_out_of_range; /* @computed: likewise, with an id outside the layer's range */
+    uint64_t cells_out_of_range; /* @computed: likewise, with the reason OUT_OF_RANGE (reading.h) */
     uint64_t cells_duplicate;    /* @computed: likewise, with the same id twice */
     /* Now. */
     uint64_t requests_open;   /* @computed */
@@ -583,7 +593,7 @@ typedef struct routecap_stats {
 typedef struct routecap_layer_stats {
     uint64_t rows_written; /* cells that are valid */
     uint64_t unwritten;    /* cells that their step did not write, or not completely */
-    uint64_t out_of_range; /* cells with an id outside the layer's range */
+    uint64_t out_of_range; /* cells with the reason OUT_OF_RANGE (reading.h) */
     uint64_t duplicate;    /* cells with the same id twice */
     uint64_t silent_steps; /* steps that landed with rows, none of which this layer wrote */
 } routecap_layer_stats;

@@ -62,7 +62,7 @@ class Stats(NamedTuple):
     are not counted.
     """
     cells_out_of_range: int
-    """Likewise, with an id outside the layer's range."""
+    """Likewise, with the reason OUT_OF_RANGE (reading.h)."""
     cells_duplicate: int
     """Likewise, with the same id twice."""
     requests_open: int

@@ -18,8 +18,8 @@ class Switches(TypedDict, total=False):
     """Start no worker thread: calls of the caller file the steps; see routecap_capturer_progress.
     """
     may_lose: bool
-    """Host backend: a step is lost if too many are in flight, as on a device, instead of the oldest
-    one being filed by begin.
+    """Host backend: if config.slots steps are in flight, the next one is lost, as on a device.
+    Without the flag begin files the oldest step instead.
     """
     checked: bool
     """Checked mode, for development: mistakes in the order of calls are errors

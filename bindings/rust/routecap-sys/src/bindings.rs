@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 c1b0f19275a6fddfb7e9e9919be25cbd7d634c4c83d0e651f07e2c2451bcb886
+// Of headers with the SHA-256 2b26e7dcea9f70c56d4a2658a8e89b21e48ccc5c5fbdab6be758ef8f712e5d60
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -281,8 +281,8 @@ pub struct routecap_config {
     pub device: i32,
     /// captured (MoE) layers, 1..ROUTECAP_MAX_LAYERS. Required
     pub layers: u32,
-    /// experts per token, the most of any layer,
-    /// 1..ROUTECAP_MAX_K. Required
+    /// experts per token, 1..ROUTECAP_MAX_K; with layer_k, the most
+    /// of any layer or more. Required
     pub k: u32,
     /// ids are in [0, experts), those of zero-computation experts
     /// included. In k..ROUTECAP_MAX_EXPERTS. Required unless
@@ -292,7 +292,9 @@ pub struct routecap_config {
     /// included, in 1..ROUTECAP_MAX_ROWS. Required
     pub rows: u32,
     /// steps that may be in flight, 1..ROUTECAP_MAX_SLOTS;
-    /// default 2. A step that is issued beyond is lost
+    /// default 2. On a device, a step that is issued while so many
+    /// are in flight is lost. On the host backend begin files the
+    /// oldest of them instead
     pub slots: u32,
     /// of the sink that the library allocates: ROUTECAP_DTYPE_I16
     /// (default), _I32 or _I64
@@ -304,33 +306,36 @@ pub struct routecap_config {
     pub id_space: routecap_id_space,
     /// requests open at a time, at most 16777216; default 65536
     pub max_requests: u32,
-    /// capture a weight beside each id, of this type:
-    /// ROUTECAP_DTYPE_F32, _F16 or _BF16; default none. See "Weights"
-    /// in base.h
+    /// capture the experts' weights too, as ROUTECAP_DTYPE_F32, _F16
+    /// or _BF16; default 0: ids alone. See "Weights" in base.h
     pub weights_dtype: routecap_dtype,
     /// limit of the host memory for captured rows, routings included, in
     /// bytes. It is taken page by page, as rows need it. At least one page
     /// (routecap_memory.page_bytes); default 1 GiB
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
-    /// ascending; default 0..layers-1
+    /// ascending unless layer_visit is set; default 0..layers-1
     pub layer_map: *const i32,
-    /// [layers] number of experts of each layer, its k or more, if
-    /// they differ; default `experts` for all
+    /// [layers] number of experts of each layer, if they differ: in
+    /// layer_k..ROUTECAP_MAX_EXPERTS; default `experts` for all
     pub layer_experts: *const u32,
     /// [layers] ROUTECAP_PROVENANCE_*; default CAPTURED
     /// for all. routecap_layer_route works only on a
     /// RECOMPUTED layer
     pub layer_provenance: *const routecap_provenance,
-    /// [layers] the most experts of a token in each layer, 1..k;
-    /// default k for all. See "Cells with fewer experts" in
-    /// base.h
+    /// [layers] the most experts of a token in each layer, 1..k, if
+    /// they differ; default k for all. See "Cells with fewer experts"
+    /// in base.h
     pub layer_k: *const u32,
-    /// [layers] the fewest, 0..layer_k; default layer_k
+    /// [layers] the fewest experts of a token in each layer,
+    /// 0..layer_k; default layer_k: each token has as many
     pub layer_min_k: *const u32,
-    /// [layers] where the decoder runs a layer several times: how
-    /// often it ran before, from 0. The layers then ascend by
-    /// (layer_map, layer_visit); default 0 for all
+    /// [layers] if the decoder runs a layer several times, each visit
+    /// is a captured layer, and this is its number, from 0; default 0
+    /// for all. Layers ascend by (layer_map, layer_visit), which is
+    /// not the order in which they run. For example, layers 3 and 5
+    /// run in turn, twice: layer_map {3, 3, 5, 5} and layer_visit
+    /// {0, 1, 0, 1}
     pub layer_visit: *const u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -420,9 +425,10 @@ unsafe extern "C" {
     ///
     /// @param[in] config     The configuration. The arrays that it points to are copied.
     /// @param[out] capturer  The capturer, to be passed to routecap_capturer_destroy; NULL on error.
-    /// @return ROUTECAP_OK; ROUTECAP_ERR_NO_BACKEND (unknown, not in this build, or not usable on this
-    ///         machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST;
-    ///         ROUTECAP_ERR_THREAD.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (a field outside its range; the text names it);
+    ///         ROUTECAP_ERR_DTYPE (weights_dtype); ROUTECAP_ERR_NO_BACKEND (unknown, not in this build,
+    ///         or not usable on this machine); ROUTECAP_ERR_DRIVER_TOO_OLD; ROUTECAP_ERR_DEVICE;
+    ///         ROUTECAP_ERR_DEVICE_LOST; ROUTECAP_ERR_THREAD.
     pub fn routecap_capturer_create(
         config: *const routecap_config,
         capturer: *mut *mut routecap_capturer,
@@ -631,11 +637,12 @@ unsafe extern "C" {
     /// request, unless a routing has them. If the budget is exhausted, issue does that itself before it
     /// refuses a span. Memory that a step in flight still needs is not freed.
     ///
-    /// Steps in flight. At most config.slots steps may be in flight, whether a begin is called or
-    /// replayed in a graph: a step that is issued beyond them is lost. It has a ticket and has landed,
-    /// all its rows are missing (LOST), and issue returns ROUTECAP_LOST. To lose none, call
-    /// routecap_step_finalize of the step issued config.slots steps before this one. A step without
-    /// spans is never lost.
+    /// Steps in flight. If config.slots steps are in flight, the next one that is issued is lost,
+    /// whether its begin was called or replayed in a graph. It has a ticket and has landed, all its rows
+    /// are missing (LOST), and issue returns ROUTECAP_LOST. To lose none, first call
+    /// routecap_step_finalize of the step issued config.slots steps before this one. For example, with 2
+    /// slots finalize step 1 before you issue step 3. On the host backend begin does that for you. A
+    /// step without spans is never lost.
     ///
     /// Positions. The positions array is read on the stream, up to the last sink row whose span has
     /// DEVICE_POSITIONS. Free the array only after the stream has run this work; with
@@ -736,7 +743,7 @@ pub struct routecap_memory {
     pub pinned_bytes: u64,
     /// other host memory, allocated at create, rounded up
     pub host_bytes: u64,
-    /// of one captured row: ids and validity
+    /// of one captured row: ids, validity, and weights if captured
     pub row_bytes: u64,
     /// of one page, the unit in which requests take from the budget: its
     /// rows, and 8 bytes for the tag of each
@@ -891,7 +898,7 @@ pub struct routecap_stats {
     /// cells of landed rows that their step did not write,
     /// or not completely. Late and unplaced rows are not counted
     pub cells_unwritten: u64,
-    /// likewise, with an id outside the layer's range
+    /// likewise, with the reason OUT_OF_RANGE (reading.h)
     pub cells_out_of_range: u64,
     /// likewise, with the same id twice
     pub cells_duplicate: u64,
@@ -981,7 +988,7 @@ pub struct routecap_layer_stats {
     pub rows_written: u64,
     /// cells that their step did not write, or not completely
     pub unwritten: u64,
-    /// cells with an id outside the layer's range
+    /// cells with the reason OUT_OF_RANGE (reading.h)
     pub out_of_range: u64,
     /// cells with the same id twice
     pub duplicate: u64,

@@ -324,8 +324,8 @@ impl Config {
         self.flag(sys::ROUTECAP_CONFIG_MANUAL_PROGRESS, on)
     }
 
-    /// Host backend: a step is lost if too many are in flight, as on a device, instead of the
-    /// oldest one being filed by begin (`ROUTECAP_CONFIG_MAY_LOSE`).
+    /// Host backend: if config.slots steps are in flight, the next one is lost, as on a device.
+    /// Without the flag begin files the oldest step instead (`ROUTECAP_CONFIG_MAY_LOSE`).
     pub fn may_lose(self, on: bool) -> Self {
         self.flag(sys::ROUTECAP_CONFIG_MAY_LOSE, on)
     }
@@ -398,7 +398,7 @@ pub struct Stats {
     /// Cells of landed rows that their step did not write, or not completely. Late and unplaced
     /// rows are not counted.
     pub cells_unwritten: u64,
-    /// Likewise, with an id outside the layer's range.
+    /// Likewise, with the reason OUT_OF_RANGE (reading.h).
     pub cells_out_of_range: u64,
     /// Likewise, with the same id twice.
     pub cells_duplicate: u64,
