@@ -68,9 +68,9 @@ extern "C" {
  * ============================================================================================== */
 
 /*
- * Memory for the ids of one layer, or of several layers at equal distances. A row has as many
- * columns as the layer's layer_k. Where that allows fewer experts, the router writes
- * ROUTECAP_NO_EXPERT into each column after the last one that it uses.
+ * Memory for the ids of one layer, or of several layers at equal distances: [layers, rows, k]
+ * without strides. If a token may have fewer than k experts (layer_min_k), the router writes
+ * ROUTECAP_NO_EXPERT into each column after the last expert.
  */
 typedef struct routecap_sink {
     uint32_t struct_size;
@@ -78,16 +78,19 @@ typedef struct routecap_sink {
     void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element
                              type */
     uint32_t rows;        /* rows present */
-    uint32_t k;           /* columns of a row, adjacent in memory: the layer_k of these layers */
+    uint32_t k;           /* columns of a row, adjacent in memory: config.k. With config.layer_k,
+                             the layer_k of these layers; for routecap_step_arrive config.k then
+                             too */
     int64_t row_stride;   /* elements from one row to the next, k or more; 0 means k */
     int64_t layer_stride; /* elements from one layer to the next; 0 means rows * row_stride */
     uint64_t ids_bytes;   /* the bytes at ids, to be checked as in routecap_source: without strides
                              layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
                              does not state it */
-    void *weights;        /* [device] the weights of the same cells, with the same strides in
-                             elements of config.weights_dtype. NULL: without weights; those of the
-                             layer are then missing. Each column of a row that is begun is NaN until
-                             it is written */
+    void *weights;        /* [device] the weights of the same cells: elements of
+                             config.weights_dtype, with the same strides in elements. Begin fills
+                             the rows with NaN, so weights that nobody writes are missing. NULL: the
+                             weights of these layers are missing. Must be NULL without
+                             config.weights_dtype */
 } routecap_sink;
 
 /**
@@ -97,13 +100,14 @@ typedef struct routecap_sink {
  * stream must order this write after the begin and before the snapshot. A second write replaces the
  * first, and nothing can notice it. Begin fills the rows with a value that is no id, so the
  * snapshot finds cells that were not written. The router may also write unsigned integers of the
- * size of the sink's dtype.
+ * size of the sink's dtype. If weights are captured, it writes them to sink->weights, by the same
+ * rules.
  *
  * @param[in] capturer  The capturer.
  * @param[in] layer     The layer.
- * @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the capturer is
- *                  disabled. It is NULL too if the layer has no memory yet
- *                  (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
+ * @param[out] sink     The sink of this layer, with row_stride set. ids is NULL if the capturer is
+ *                      disabled. It is NULL too if the layer has no memory yet
+ *                      (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
  * @thread(forward)
  */
@@ -117,7 +121,7 @@ routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *
  * If a router or a fused kernel writes its ids there, nothing else has to record them. Bind only
  * memory in which nothing rewrites the ids before the snapshot. If something rewrites them, record
  * them before it does. routecap_step_begin writes to this memory: it clears the k columns of each
- * row that is begun.
+ * row that is begun, of ids and of weights.
  *
  * Keep the memory valid and in place until the capturer is destroyed, and as long as graphs that
  * write it are replayed. On a device it must be that device's own memory. Managed memory,
@@ -132,10 +136,11 @@ routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *
  * @param[in] first_layer  The first layer.
  * @param[in] layers       How many layers, 1 or more.
  * @param[in] sink         The memory, with routecap_config.rows rows or more, and the k of these
- *                         layers.
+ *                         layers. Layers with different layer_k need a call each.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
- *         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
- *         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
+ *         small, a different k, layers with different layer_k, or ids_bytes); ROUTECAP_ERR_DTYPE;
+ *         ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
+ *         ROUTECAP_ERR_DEVICE_LOST.
  * @thread(forward)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -149,12 +154,14 @@ routecap_sink_bind(routecap_capturer *capturer, uint32_t first_layer, uint32_t l
 typedef uint32_t routecap_source_flags; /* @any_of(ROUTECAP_SOURCE_*) */
 
 /*
- * Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
- * the capturer in this order:
- *   1. Only the first columns are used, as many as the layer's layer_k. Engines that fuse shared
- *      experts append their ids after these.
+ * Expert ids as a router leaves them: a matrix [rows, k_source]. Usually you set dtype, ids and
+ * rows, and leave the rest 0: the ids of source row i then go to sink row i as they are.
+ *
+ * The library turns the numbers into ids of the capturer in this order:
+ *   1. Only the first k columns are used (the layer's layer_k). Engines that fuse shared experts
+ *      append their ids after these.
  *   2. A number that equals `none`, if you state one, says that no expert was chosen. Such columns
- *      come after the ids. The next two steps leave them out.
+ *      must come after all experts of the cell. The next two steps leave them out.
  *   3. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
  *   4. `offset` is added.
  * If the result is outside the layer's range, the cell is missing. Nothing wraps around.
@@ -174,8 +181,8 @@ typedef struct routecap_source {
                                     there is only one row */
     int64_t column_stride;       /* elements from one column to the next; 0 means 1 */
     uint32_t rows;               /* rows present; with live_rows, the most that can be present */
-    uint32_t k_source;           /* columns present, the layer's layer_k or more; 0 means the
-                                    capturer's k */
+    uint32_t k_source;           /* columns present, the layer's layer_k or more; 0 means config.k,
+                                    also where layer_k is less */
     const int32_t *live_rows;    /* [device] one number: only the first *live_rows rows hold ids;
                                     clamped to [0, rows]; NULL: all do */
     const int32_t *row_base;     /* [device] one number, added to first_row; NULL: 0 */
@@ -190,16 +197,18 @@ typedef struct routecap_source {
     routecap_source_flags flags; /* 0, ROUTECAP_SOURCE_OVERLAP or ROUTECAP_SOURCE_WHOLE_STEP */
     int32_t none;                /* the number that says that no expert was chosen, such as -1 or
                                     the number of experts; with U32 a negative one in two's
-                                    complement. 0: no number does, and -1 is out of range. Only
-                                    where layer_min_k allows fewer than layer_k */
-    routecap_dtype weights_dtype; /* with weights: the capturer's weights_dtype; otherwise 0 */
+                                    complement. 0: there is no such number, and -1 is out of range.
+                                    Allowed only if layer_min_k is less than layer_k in every layer
+                                    of the call */
+    routecap_dtype weights_dtype; /* config.weights_dtype if weights are given; otherwise 0 */
     const void *weights;         /* [device] row 0, column 0: the weight of each id, in adjacent
-                                    columns. They are recorded with the ids. NULL: none, but with
-                                    ROUTECAP_DTYPE_ID16_BF16 and a BF16 capturer those in the ids */
-    int64_t weights_row_stride;  /* elements from one row to the next; 0 means k_source */
-    uint64_t weights_bytes;      /* the bytes at weights, of each layer alike: rows * k_source
-                                    elements exactly, or with weights_row_stride up to the end of
-                                    the last one that is used; 0: not stated */
+                                    columns, whatever column_stride is. NULL: none; but if dtype is
+                                    ID16_BF16 and config.weights_dtype BF16, those in the ids are
+                                    recorded */
+    int64_t weights_row_stride;  /* elements from one row of weights to the next; 0 means
+                                    k_source */
+    uint64_t weights_bytes;      /* the bytes at weights, of each layer alike, checked as
+                                    ids_bytes; 0: not stated */
 } routecap_source;
 
 /*
@@ -245,11 +254,13 @@ typedef struct routecap_source {
  * @param[in] layer     The layer.
  * @param[in] source    The ids, and the sink rows to write them to.
  * @param[in] stream    A stream that is ordered after the router.
- * @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
- *         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than layer_k, or ids_bytes is not what is
- *         read); ROUTECAP_ERR_ARGUMENT (`none` where each token has layer_k experts);
- *         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
- *         ROUTECAP_ERR_STATE (the layer has no sink).
+ * @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE
+ *         (also if weights_dtype is not config.weights_dtype, or is set without weights, or is 0
+ *         with them); ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than layer_k, or ids_bytes or
+ *         weights_bytes is not what is read); ROUTECAP_ERR_ARGUMENT (also `none` for a layer in
+ *         which each token has layer_k experts); ROUTECAP_ERR_CAPACITY (first_row + rows outside
+ *         the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no sink, or none for
+ *         the weights that are given).
  * @thread(forward)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -262,7 +273,7 @@ typedef struct routecap_layer_source {
     uint32_t reserved;    /* 0 */
     const void *ids;      /* [device] as in routecap_source */
     const int32_t *table; /* [device] as in routecap_source; NULL if source.table_size is 0 */
-    const void *weights;  /* [device] as in routecap_source; NULL: none of this layer */
+    const void *weights;  /* [device] as in routecap_source; NULL: no weights of this layer */
 } routecap_layer_source;
 
 /**
@@ -421,7 +432,9 @@ typedef struct routecap_logits {
 /**
  * Choose the experts of one layer from its logits, and write their ids into the sink.
  *
- * Rows are placed, kept and dropped as in routecap_layer_record.
+ * Rows are placed, kept and dropped as in routecap_layer_record. Each token gets layer_k experts,
+ * even if layer_min_k is less. The call writes weights only to logits->weights: it records none, so
+ * the weights of its cells are missing if the capturer captures weights.
  *
  * Capturable. On the host backend the work is done before the call returns.
  *
@@ -464,8 +477,9 @@ routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap
  * returns ROUTECAP_ERR_STATE; once a step was begun, such an issue does. Set
  * ROUTECAP_CONFIG_EXTERNAL_SINK, so that the library allocates no sink, and bind none.
  *
- * Fill the device's memory with bytes 0x80 before each pass. What the pass does not write is then
- * missing (UNWRITTEN), and never the id of an earlier pass.
+ * Fill the device's memory for ids with bytes 0x80, and that for weights with bytes 0xff (NaN),
+ * before each pass. What the pass does not write is then missing (UNWRITTEN), and never the id of
+ * an earlier pass.
  *
  * The call copies the rows and checks every cell before it returns, so their memory is free again
  * after it. It does nothing if the rows were handed over before, if the step has landed, or if it
@@ -476,9 +490,11 @@ routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap
  *
  * @param[in] capturer  The capturer.
  * @param[in] step      The ticket.
- * @param[in] rows      The rows of all layers, in host memory; ids is sink row 0 of layer 0. Set
- *                      layer_stride if the memory has room for more than rows->rows rows. For an
- *                      array [rows, layers, k], row_stride is layers * k, and layer_stride is k.
+ * @param[in] rows      The rows of all layers, in host memory: ids (and weights, if captured) of
+ *                      sink row 0 of layer 0. rows->k is config.k; of a layer with a smaller
+ *                      layer_k the columns after that are not read. Set layer_stride if the memory
+ *                      has room for more than rows->rows rows. For an array [rows, layers, k],
+ *                      row_stride is layers * k, and layer_stride is k.
  *                      Rows of spans at or beyond rows->rows are missing (ABSENT), in checked mode
  *                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
  *                      read. NULL: the rows will not come, and the step is lost.
@@ -496,12 +512,14 @@ routecap_step_arrive(routecap_capturer *capturer, routecap_step step, const rout
 
 /*
  * Findings about the ids of a layer. After a pass with many different tokens, a layer that is
- * captured correctly has none of them.
+ * captured correctly has none of them. Weights are not examined. A column in which the layer may
+ * have ROUTECAP_NO_EXPERT, and has it, counts as written.
  */
 #define ROUTECAP_PROBE_SILENT 1u       /* no row was written: nothing records this layer */
 #define ROUTECAP_PROBE_INCOMPLETE 2u   /* some rows were not written, or not in all columns */
 #define ROUTECAP_PROBE_OUT_OF_RANGE 4u /* ids outside the layer's range: shared experts, ids that
-                                          number only this rank's experts, or another dtype */
+                                          number only this rank's experts, another dtype, or fewer
+                                          experts than layer_min_k */
 #define ROUTECAP_PROBE_DUPLICATE 8u    /* the same id twice in one row */
 #define ROUTECAP_PROBE_SEQUENCE 16u    /* several rows, all of them 0, 1, ..., k-1: a router that
                                           got no logits */

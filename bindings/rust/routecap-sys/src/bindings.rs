@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 2b26e7dcea9f70c56d4a2658a8e89b21e48ccc5c5fbdab6be758ef8f712e5d60
+// Of headers with the SHA-256 5ed27c1cb77f50b55c4f25a610c65dddac9a19c9ca96b83f8ae830445c4334d6
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1052,9 +1052,9 @@ unsafe extern "C" {
     /// @param[in] capturer  The capturer.
     pub fn routecap_capturer_progress(capturer: *mut routecap_capturer) -> routecap_status;
 }
-/// Memory for the ids of one layer, or of several layers at equal distances. A row has as many
-/// columns as the layer's layer_k. Where that allows fewer experts, the router writes
-/// ROUTECAP_NO_EXPERT into each column after the last one that it uses.
+/// Memory for the ids of one layer, or of several layers at equal distances: [layers, rows, k]
+/// without strides. If a token may have fewer than k experts (layer_min_k), the router writes
+/// ROUTECAP_NO_EXPERT into each column after the last expert.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_sink {
@@ -1066,7 +1066,9 @@ pub struct routecap_sink {
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
     pub rows: u32,
-    /// columns of a row, adjacent in memory: the layer_k of these layers
+    /// columns of a row, adjacent in memory: config.k. With config.layer_k,
+    /// the layer_k of these layers; for routecap_step_arrive config.k then
+    /// too
     pub k: u32,
     /// elements from one row to the next, k or more; 0 means k
     pub row_stride: i64,
@@ -1076,10 +1078,11 @@ pub struct routecap_sink {
     /// layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
     /// does not state it
     pub ids_bytes: u64,
-    /// [device] the weights of the same cells, with the same strides in
-    /// elements of config.weights_dtype. NULL: without weights; those of the
-    /// layer are then missing. Each column of a row that is begun is NaN until
-    /// it is written
+    /// [device] the weights of the same cells: elements of
+    /// config.weights_dtype, with the same strides in elements. Begin fills
+    /// the rows with NaN, so weights that nobody writes are missing. NULL: the
+    /// weights of these layers are missing. Must be NULL without
+    /// config.weights_dtype
     pub weights: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1119,13 +1122,14 @@ unsafe extern "C" {
     /// stream must order this write after the begin and before the snapshot. A second write replaces the
     /// first, and nothing can notice it. Begin fills the rows with a value that is no id, so the
     /// snapshot finds cells that were not written. The router may also write unsigned integers of the
-    /// size of the sink's dtype.
+    /// size of the sink's dtype. If weights are captured, it writes them to sink->weights, by the same
+    /// rules.
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] layer     The layer.
-    /// @param[out] sink The sink of this layer, with row_stride set. ids is NULL if the capturer is
-    ///                  disabled. It is NULL too if the layer has no memory yet
-    ///                  (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
+    /// @param[out] sink     The sink of this layer, with row_stride set. ids is NULL if the capturer is
+    ///                      disabled. It is NULL too if the layer has no memory yet
+    ///                      (ROUTECAP_CONFIG_EXTERNAL_SINK); the call does not fix its address then.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER.
     pub fn routecap_sink_layer(
         capturer: *mut routecap_capturer,
@@ -1140,7 +1144,7 @@ unsafe extern "C" {
     /// If a router or a fused kernel writes its ids there, nothing else has to record them. Bind only
     /// memory in which nothing rewrites the ids before the snapshot. If something rewrites them, record
     /// them before it does. routecap_step_begin writes to this memory: it clears the k columns of each
-    /// row that is begun.
+    /// row that is begun, of ids and of weights.
     ///
     /// Keep the memory valid and in place until the capturer is destroyed, and as long as graphs that
     /// write it are replayed. On a device it must be that device's own memory. Managed memory,
@@ -1155,10 +1159,11 @@ unsafe extern "C" {
     /// @param[in] first_layer  The first layer.
     /// @param[in] layers       How many layers, 1 or more.
     /// @param[in] sink         The memory, with routecap_config.rows rows or more, and the k of these
-    ///                         layers.
+    ///                         layers. Layers with different layer_k need a call each.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
-    ///         small, a different k, or ids_bytes); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_STATE (the address
-    ///         is fixed); ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
+    ///         small, a different k, layers with different layer_k, or ids_bytes); ROUTECAP_ERR_DTYPE;
+    ///         ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
+    ///         ROUTECAP_ERR_DEVICE_LOST.
     pub fn routecap_sink_bind(
         capturer: *mut routecap_capturer,
         first_layer: u32,
@@ -1167,12 +1172,14 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 pub type routecap_source_flags = u32;
-/// Expert ids as a router leaves them: a matrix [rows, k_source]. The library turns them into ids of
-/// the capturer in this order:
-///   1. Only the first columns are used, as many as the layer's layer_k. Engines that fuse shared
-///      experts append their ids after these.
+/// Expert ids as a router leaves them: a matrix [rows, k_source]. Usually you set dtype, ids and
+/// rows, and leave the rest 0: the ids of source row i then go to sink row i as they are.
+///
+/// The library turns the numbers into ids of the capturer in this order:
+///   1. Only the first k columns are used (the layer's layer_k). Engines that fuse shared experts
+///      append their ids after these.
 ///   2. A number that equals `none`, if you state one, says that no expert was chosen. Such columns
-///      come after the ids. The next two steps leave them out.
+///      must come after all experts of the cell. The next two steps leave them out.
 ///   3. If there is a table, an id becomes table[id]. An id outside the table becomes invalid.
 ///   4. `offset` is added.
 /// If the result is outside the layer's range, the cell is missing. Nothing wraps around.
@@ -1199,8 +1206,8 @@ pub struct routecap_source {
     pub column_stride: i64,
     /// rows present; with live_rows, the most that can be present
     pub rows: u32,
-    /// columns present, the layer's layer_k or more; 0 means the
-    /// capturer's k
+    /// columns present, the layer's layer_k or more; 0 means config.k,
+    /// also where layer_k is less
     pub k_source: u32,
     /// [device] one number: only the first *live_rows rows hold ids;
     /// clamped to [0, rows]; NULL: all do
@@ -1224,20 +1231,22 @@ pub struct routecap_source {
     pub flags: routecap_source_flags,
     /// the number that says that no expert was chosen, such as -1 or
     /// the number of experts; with U32 a negative one in two's
-    /// complement. 0: no number does, and -1 is out of range. Only
-    /// where layer_min_k allows fewer than layer_k
+    /// complement. 0: there is no such number, and -1 is out of range.
+    /// Allowed only if layer_min_k is less than layer_k in every layer
+    /// of the call
     pub none: i32,
-    /// with weights: the capturer's weights_dtype; otherwise 0
+    /// config.weights_dtype if weights are given; otherwise 0
     pub weights_dtype: routecap_dtype,
     /// [device] row 0, column 0: the weight of each id, in adjacent
-    /// columns. They are recorded with the ids. NULL: none, but with
-    /// ROUTECAP_DTYPE_ID16_BF16 and a BF16 capturer those in the ids
+    /// columns, whatever column_stride is. NULL: none; but if dtype is
+    /// ID16_BF16 and config.weights_dtype BF16, those in the ids are
+    /// recorded
     pub weights: *const ::core::ffi::c_void,
-    /// elements from one row to the next; 0 means k_source
+    /// elements from one row of weights to the next; 0 means
+    /// k_source
     pub weights_row_stride: i64,
-    /// the bytes at weights, of each layer alike: rows * k_source
-    /// elements exactly, or with weights_row_stride up to the end of
-    /// the last one that is used; 0: not stated
+    /// the bytes at weights, of each layer alike, checked as
+    /// ids_bytes; 0: not stated
     pub weights_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1317,11 +1326,13 @@ unsafe extern "C" {
     /// @param[in] layer     The layer.
     /// @param[in] source    The ids, and the sink rows to write them to.
     /// @param[in] stream    A stream that is ordered after the router.
-    /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE;
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than layer_k, or ids_bytes is not what is
-    ///         read); ROUTECAP_ERR_ARGUMENT (`none` where each token has layer_k experts);
-    ///         ROUTECAP_ERR_CAPACITY (first_row + rows outside the sink); ROUTECAP_ERR_CONFLICT;
-    ///         ROUTECAP_ERR_STATE (the layer has no sink).
+    /// @return ROUTECAP_OK. On error nothing is written: ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_DTYPE
+    ///         (also if weights_dtype is not config.weights_dtype, or is set without weights, or is 0
+    ///         with them); ROUTECAP_ERR_SHAPE_MISMATCH (k_source less than layer_k, or ids_bytes or
+    ///         weights_bytes is not what is read); ROUTECAP_ERR_ARGUMENT (also `none` for a layer in
+    ///         which each token has layer_k experts); ROUTECAP_ERR_CAPACITY (first_row + rows outside
+    ///         the sink); ROUTECAP_ERR_CONFLICT; ROUTECAP_ERR_STATE (the layer has no sink, or none for
+    ///         the weights that are given).
     pub fn routecap_layer_record(
         capturer: *mut routecap_capturer,
         layer: u32,
@@ -1341,7 +1352,7 @@ pub struct routecap_layer_source {
     pub ids: *const ::core::ffi::c_void,
     /// [device] as in routecap_source; NULL if source.table_size is 0
     pub table: *const i32,
-    /// [device] as in routecap_source; NULL: none of this layer
+    /// [device] as in routecap_source; NULL: no weights of this layer
     pub weights: *const ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1578,7 +1589,9 @@ impl Default for routecap_logits {
 unsafe extern "C" {
     /// Choose the experts of one layer from its logits, and write their ids into the sink.
     ///
-    /// Rows are placed, kept and dropped as in routecap_layer_record.
+    /// Rows are placed, kept and dropped as in routecap_layer_record. Each token gets layer_k experts,
+    /// even if layer_min_k is less. The call writes weights only to logits->weights: it records none, so
+    /// the weights of its cells are missing if the capturer captures weights.
     ///
     /// Capturable. On the host backend the work is done before the call returns.
     ///
@@ -1614,8 +1627,9 @@ unsafe extern "C" {
     /// returns ROUTECAP_ERR_STATE; once a step was begun, such an issue does. Set
     /// ROUTECAP_CONFIG_EXTERNAL_SINK, so that the library allocates no sink, and bind none.
     ///
-    /// Fill the device's memory with bytes 0x80 before each pass. What the pass does not write is then
-    /// missing (UNWRITTEN), and never the id of an earlier pass.
+    /// Fill the device's memory for ids with bytes 0x80, and that for weights with bytes 0xff (NaN),
+    /// before each pass. What the pass does not write is then missing (UNWRITTEN), and never the id of
+    /// an earlier pass.
     ///
     /// The call copies the rows and checks every cell before it returns, so their memory is free again
     /// after it. It does nothing if the rows were handed over before, if the step has landed, or if it
@@ -1626,9 +1640,11 @@ unsafe extern "C" {
     ///
     /// @param[in] capturer  The capturer.
     /// @param[in] step      The ticket.
-    /// @param[in] rows      The rows of all layers, in host memory; ids is sink row 0 of layer 0. Set
-    ///                      layer_stride if the memory has room for more than rows->rows rows. For an
-    ///                      array [rows, layers, k], row_stride is layers * k, and layer_stride is k.
+    /// @param[in] rows      The rows of all layers, in host memory: ids (and weights, if captured) of
+    ///                      sink row 0 of layer 0. rows->k is config.k; of a layer with a smaller
+    ///                      layer_k the columns after that are not read. Set layer_stride if the memory
+    ///                      has room for more than rows->rows rows. For an array [rows, layers, k],
+    ///                      row_stride is layers * k, and layer_stride is k.
     ///                      Rows of spans at or beyond rows->rows are missing (ABSENT), in checked mode
     ///                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
     ///                      read. NULL: the rows will not come, and the step is lost.
