@@ -42,8 +42,9 @@ extern "C" {
 #define ROUTECAP_MISSING_UNWRITTEN 2     /* @rank(8) @of_cell: the layer did not write it in its
                                             step, or not completely */
 #define ROUTECAP_MISSING_OUT_OF_RANGE 3  /* @rank(9) @of_cell: an id outside [0, experts) of the
-                                            layer, fewer experts than its layer_min_k, or a column
-                                            without an expert before one that has one */
+                                            layer; or, where cells may have fewer than k experts,
+                                            fewer than layer_min_k, or a column without an expert
+                                            before one that has one */
 #define ROUTECAP_MISSING_DUPLICATE 4     /* @rank(10) @of_cell: the same id twice */
 #define ROUTECAP_MISSING_LOST 5          /* @rank(6) @of_row: the row's step was lost; see
                                             ROUTECAP_LOST */
@@ -103,7 +104,8 @@ typedef struct routecap_coverage {
     uint64_t cells_missing; /* cells of the range that are not valid */
     uint64_t blocks;        /* blocks of missing cells in the range */
     uint64_t cells_recomputed; /* valid cells of layers whose provenance is RECOMPUTED */
-    uint64_t cells_weighted;   /* cells whose weights are there; 0 without weights */
+    uint64_t cells_weighted;   /* cells whose weights are there; 0 if no weights are captured.
+                                  Cells without weights are not counted as missing */
 } routecap_coverage;
 
 /* ================================================================================================
@@ -122,7 +124,13 @@ typedef uint32_t routecap_read_flags; /* @any_of(ROUTECAP_READ_*) */
 #define ROUTECAP_ORDER_LAYER_MAJOR 1 /* [layers, rows, k] */
 typedef int32_t routecap_order; /* @one_of(ROUTECAP_ORDER_*) */
 
-/* How to write ids into the caller's memory. */
+/*
+ * How to write ids into the caller's memory. Usually you set dtype, and `fill` is -1. The other
+ * fields select layers and a layout.
+ *
+ * Values for the fields that are written in place of ids must fit dtype. An unsigned dtype takes
+ * a negative value in two's complement: -1 becomes 255 in U8.
+ */
 typedef struct routecap_copy_options {
     uint32_t struct_size;
     routecap_dtype dtype;      /* ROUTECAP_DTYPE_U8, _I16, _U16, _I32, _U32 or _I64. Required */
@@ -135,11 +143,11 @@ typedef struct routecap_copy_options {
                                   this order */
     int64_t layer_stride;      /* elements from one layer to the next; 0 means as in a dense array
                                   of this order */
-    int64_t fill;              /* written for each id of a missing cell. An unsigned dtype takes a
-                                  negative fill in two's complement: -1 becomes 255 in U8. Here 0
-                                  means 0 and not the default: routecap_copy_options_init sets -1 */
-    int64_t none;              /* written for each column of a valid cell that has no expert, as
-                                  `fill` is. routecap_copy_options_init sets ROUTECAP_NO_EXPERT */
+    int64_t fill;              /* written for each id of a missing cell. Here 0 means 0 and not the
+                                  default: routecap_copy_options_init sets -1 */
+    int64_t none;              /* written for each column of a valid cell that has no expert. Not
+                                  used if every cell has k experts. 0 means 0 here too:
+                                  routecap_copy_options_init sets ROUTECAP_NO_EXPERT */
 } routecap_copy_options;
 
 /**

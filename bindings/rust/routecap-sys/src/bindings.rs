@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 5ed27c1cb77f50b55c4f25a610c65dddac9a19c9ca96b83f8ae830445c4334d6
+// Of headers with the SHA-256 48c2055b5aebbf329413e5cec28987fb82ad678d99bcf42b47b11c7c91a8eb71
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1793,7 +1793,8 @@ pub struct routecap_coverage {
     pub blocks: u64,
     /// valid cells of layers whose provenance is RECOMPUTED
     pub cells_recomputed: u64,
-    /// cells whose weights are there; 0 without weights
+    /// cells whose weights are there; 0 if no weights are captured.
+    /// Cells without weights are not counted as missing
     pub cells_weighted: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1827,7 +1828,11 @@ const _: () = {
 };
 pub type routecap_read_flags = u32;
 pub type routecap_order = i32;
-/// How to write ids into the caller's memory.
+/// How to write ids into the caller's memory. Usually you set dtype, and `fill` is -1. The other
+/// fields select layers and a layout.
+///
+/// Values for the fields that are written in place of ids must fit dtype. An unsigned dtype takes
+/// a negative value in two's complement: -1 becomes 255 in U8.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_copy_options {
@@ -1849,12 +1854,12 @@ pub struct routecap_copy_options {
     /// elements from one layer to the next; 0 means as in a dense array
     /// of this order
     pub layer_stride: i64,
-    /// written for each id of a missing cell. An unsigned dtype takes a
-    /// negative fill in two's complement: -1 becomes 255 in U8. Here 0
-    /// means 0 and not the default: routecap_copy_options_init sets -1
+    /// written for each id of a missing cell. Here 0 means 0 and not the
+    /// default: routecap_copy_options_init sets -1
     pub fill: i64,
-    /// written for each column of a valid cell that has no expert, as
-    /// `fill` is. routecap_copy_options_init sets ROUTECAP_NO_EXPERT
+    /// written for each column of a valid cell that has no expert. Not
+    /// used if every cell has k experts. 0 means 0 here too:
+    /// routecap_copy_options_init sets ROUTECAP_NO_EXPERT
     pub none: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

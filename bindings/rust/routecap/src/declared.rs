@@ -106,8 +106,9 @@ numbers! {
         /// The layer did not write it in its step, or not completely
         /// (`ROUTECAP_MISSING_UNWRITTEN`).
         Unwritten = ROUTECAP_MISSING_UNWRITTEN;
-        /// An id outside `[0, experts)` of the layer, fewer experts than its layer_min_k, or a
-        /// column without an expert before one that has one (`ROUTECAP_MISSING_OUT_OF_RANGE`).
+        /// An id outside `[0, experts)` of the layer; or, where cells may have fewer than k
+        /// experts, fewer than layer_min_k, or a column without an expert before one that has one
+        /// (`ROUTECAP_MISSING_OUT_OF_RANGE`).
         OutOfRange = ROUTECAP_MISSING_OUT_OF_RANGE;
         /// The same id twice (`ROUTECAP_MISSING_DUPLICATE`).
         Duplicate = ROUTECAP_MISSING_DUPLICATE;
