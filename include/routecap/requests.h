@@ -231,8 +231,9 @@ routecap_request_fork(routecap_capturer *capturer, routecap_request request, uin
  *                      pending if it comes from a request of the same capturer.
  * @param[in] rows      One past the last position to add: at most the end of the routing.
  *                      ROUTECAP_ROWS_ALL: the end of the routing.
- * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if a layer
- *         is recomputed in the routing and captured here); ROUTECAP_ERR_OUT_OF_RANGE;
+ * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_REQUEST; ROUTECAP_ERR_SHAPE_MISMATCH (also if the
+ *         weights_dtype differs, or if a layer is recomputed in the routing and captured here);
+ *         ROUTECAP_ERR_OUT_OF_RANGE;
  *         ROUTECAP_ERR_NOT_READY (pending, and of another capturer).
  * @thread(any)
  */
@@ -418,6 +419,12 @@ routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_ite
  * two apart. The call then requires a mask or ROUTECAP_READ_STRICT. With 8 bits and 256 experts,
  * every fill is an expert id.
  *
+ * Where cells may have fewer than k experts, options->none must not be an expert id in this dtype.
+ * If it equals the fill, the call requires a mask or ROUTECAP_READ_STRICT too.
+ *
+ * The call copies ids alone. To copy weights, extract a routing and call
+ * routecap_routing_copy_weights.
+ *
  * @param[in] capturer    The capturer.
  * @param[in] request     The request.
  * @param[in] first       Position of the first row, at most the length.
@@ -433,10 +440,10 @@ routecap_request_extract_batch(routecap_capturer *capturer, routecap_extract_ite
  * @param[out] needed     How many bytes dst needs, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too; may be
  *                        NULL.
  * @return As routecap_request_extract, and ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is
- *         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, or the fill);
- *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill that is an expert id; or
- *         strides with which cells overlap: each row must end before the next row begins, or each
- *         layer before the next layer begins).
+ *         written); ROUTECAP_ERR_DTYPE (the dtype cannot hold experts - 1, the fill or `none`);
+ *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (a fill or a `none` that could be
+ *         mistaken, see above; or strides with which cells overlap: each row must end before the
+ *         next row begins, or each layer before the next layer begins).
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
