@@ -3,9 +3,10 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * A routing holds rows that were read from a request: their ids, validity and tags, and the list of
- * their layers. It is immutable. Any number of threads of the process that made it may use it at
- * once, even after its request has ended, its capturer is destroyed, or the device is lost.
+ * A routing holds rows that were read from a request: their ids, validity and tags, their weights
+ * if these were captured, and the list of their layers. It is immutable. Any number of threads of
+ * the process that made it may use it at once, even after its request has ended, its capturer is
+ * destroyed, or the device is lost.
  *
  * Most programs need these six functions:
  *
@@ -19,7 +20,8 @@
  *     routecap_routing_wait(routing, -1);                     // pending until its rows have landed
  *     routecap_view view = {.struct_size = sizeof view};
  *     routecap_routing_view(routing, &view);                  // in place: nothing is copied
- *     routecap_routing_copy_to(routing, &options, ids, sizeof ids, NULL, 0, NULL);   // or a copy
+ *     routecap_routing_copy_to(routing, &options,             // or a copy; options: reading.h
+ *                              ids, sizeof ids, NULL, 0, NULL);
  *     routecap_routing_free(routing);
  *
  * ------------------------------------------------------------------------------------------------
@@ -30,7 +32,7 @@
  * routecap_request_attach to a request of the same capturer. All other routings are ready from the
  * start.
  *
- * The rest of the chapter: poll, slice, merge, and counting references.
+ * The rest of the chapter: poll, copying weights, slice, merge, and counting references.
  *
  * Recipes:
  *   - Pipeline stages or sequence-parallel ranks: each rank serialises its routing (serialized.h).
@@ -50,9 +52,10 @@ extern "C" {
 #endif
 
 /*
- * Consecutive rows, view.row_stride bytes apart: row r of a segment has its ids at `ids` plus
- * r * row_stride bytes, and its validity, weights and their validity as far from theirs.
- * routecap_routing_copy_to and routecap_routing_copy_weights make one dense array of all segments.
+ * Consecutive rows, view.row_stride bytes apart: row r has its ids at `ids` plus r * row_stride
+ * bytes. Its validity, its weights and their validity are found likewise, each from its own
+ * pointer. The rows of a routing may be in several segments: routecap_routing_copy_to and
+ * routecap_routing_copy_weights make one array of them all.
  */
 typedef struct routecap_segment {
     uint64_t first;          /* position of the first row */
@@ -68,17 +71,23 @@ typedef struct routecap_segment {
     routecap_reason reason;  /* with ids NULL: ROUTECAP_MISSING_*, one of the reasons of whole rows.
                                 Otherwise 0 */
     uint32_t reserved;       /* 0 */
-    const void *weights;     /* of the first row: [layers, k] elements of view.weights_dtype; NULL
-                                without ids, or without weights */
-    const uint8_t *weights_validity; /* of the first row: [validity_bytes] as `validity`, the layers
-                                        whose weights are there; NULL where weights is */
+    const void *weights;     /* of the first row: [layers, k] elements of view.weights_dtype; 0 in
+                                columns without an expert and in cells without weights. NULL if ids
+                                is NULL, or if view.weights_dtype is 0 */
+    const uint8_t *weights_validity; /* of the first row: [validity_bytes] bits as in `validity`: 1
+                                        if the weights of the layer are there. Unlike `validity`
+                                        never NULL where there are weights */
 } routecap_segment;
 
 /*
- * The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
- * reason, ROUTECAP_MISSING_*. Imported arrays may have a different number there: the reason is then
- * UNWRITTEN. The other ids of the cell have no meaning. A valid cell with fewer than k experts has
- * them first; every bit of its other columns is set: 255, or -1 as an int16.
+ * The contents of a routing, in place.
+ *
+ * In a cell that is not valid, the first of the k ids is the reason, ROUTECAP_MISSING_*. Imported
+ * arrays may have a different number there: the reason is then UNWRITTEN. The other ids of the cell
+ * have no meaning.
+ *
+ * A valid cell with fewer than k experts has them in its first columns. In its other columns all
+ * bits are set: 255 as a uint8, -1 as an int16.
  */
 typedef struct routecap_view {
     uint32_t struct_size;
@@ -92,8 +101,9 @@ typedef struct routecap_view {
     int32_t complete;           /* 1: no cell is missing; otherwise 0 */
     uint64_t first;             /* position of the first row */
     uint64_t rows;              /* of the whole routing */
-    uint64_t row_stride;        /* bytes from one row of a segment to the next, of ids and of
-                                   validity; a multiple of the size of an id */
+    uint64_t row_stride;        /* bytes from one row of a segment to the next, the same for ids,
+                                   weights and the validity of both; a multiple of the size of an
+                                   id and of a weight */
     const int32_t *layer_map;      /* [layers] each layer's index in the decoder */
     const uint32_t *layer_experts; /* [layers] experts of each layer */
     const routecap_segment *segments;            /* [segment_count] all rows, in order */
@@ -101,9 +111,11 @@ typedef struct routecap_view {
     size_t segment_count;                        /* how many segments */
     const routecap_provenance *layer_provenance; /* [layers] ROUTECAP_PROVENANCE_* */
     const uint32_t *layer_k;       /* [layers] the most experts of a token in each layer */
-    const uint32_t *layer_min_k;   /* [layers] the fewest */
-    const uint32_t *layer_visit;   /* [layers] how often a looped decoder ran the layer before */
-    routecap_dtype weights_dtype;  /* of the weights: ROUTECAP_DTYPE_F32, _F16 or _BF16; 0: none */
+    const uint32_t *layer_min_k;   /* [layers] the fewest experts of a token in each layer */
+    const uint32_t *layer_visit;   /* [layers] as in routecap_config; 0 unless the decoder runs a
+                                      layer several times */
+    routecap_dtype weights_dtype;  /* of the weights: ROUTECAP_DTYPE_F32, _F16 or _BF16; 0: there
+                                      are none */
     uint32_t reserved;             /* 0 */
 } routecap_view;
 
@@ -170,8 +182,8 @@ routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *co
 /**
  * Copy the ids of a routing to the caller's memory.
  *
- * The call copies all rows; to copy fewer, slice the routing first. The rules on fill and strides
- * are those of routecap_request_extract_into.
+ * The call copies all rows; to copy fewer, slice the routing first. The rules on fill, none and
+ * strides are those of routecap_request_extract_into.
  *
  * @param[in] routing     The routing.
  * @param[in] options     The dtype, layers and layout of dst.
@@ -186,7 +198,9 @@ routecap_routing_coverage(const routecap_routing *routing, routecap_coverage *co
  *                        NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
  *         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written); ROUTECAP_ERR_DTYPE;
+ *         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT. The last three are as in
+ *         routecap_request_extract_into.
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -197,15 +211,21 @@ routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_op
 /**
  * Copy the weights of a routing to the caller's memory.
  *
- * The weights lie as routecap_routing_copy_to lays out the ids: with the same options but `dtype`,
- * column c of a cell is the weight of the expert in column c. A weight that is missing is NaN; the
- * weight of a column without an expert is 0.
+ * Call it beside routecap_routing_copy_to, with the same options except for dtype. The weight of an
+ * expert is then at the same place as its id: column c of a cell is the weight of the expert in
+ * column c. In a cell whose weights are missing all k weights are NaN. The weight of a column
+ * without an expert is 0.
+ *
+ * Here a cell counts as missing if it has no weights, even if it has ids. ROUTECAP_INCOMPLETE and
+ * ROUTECAP_NOT_CAPTURED say this of some cells or of all.
  *
  * @param[in] routing     The routing.
- * @param[in] options     The layers and layout of dst. dtype is view.weights_dtype, or
- *                        ROUTECAP_DTYPE_F32, to which weights are then widened. fill and none are
- *                        not used. With ROUTECAP_READ_STRICT every cell must have weights.
+ * @param[in] options     The layers and layout of dst. dtype is ROUTECAP_DTYPE_F32, to which
+ *                        weights are widened, or view.weights_dtype. fill and none are not used.
+ *                        With ROUTECAP_READ_STRICT every cell must have weights.
  * @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+ *                        NULL with dst_bytes 0 asks for the size, and the call returns
+ *                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
  * @param[in] dst_bytes   Size of dst, in bytes.
  * @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
  *                        cell whose weights are there, otherwise 0; NULL: not wanted.
@@ -214,8 +234,9 @@ routecap_routing_copy_to(const routecap_routing *routing, const routecap_copy_op
  *                        NULL.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
  *         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
- *         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE (also if the routing has no weights);
- *         ROUTECAP_ERR_UNKNOWN_LAYER.
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask); ROUTECAP_ERR_DTYPE (neither of the two; or
+ *         the routing has no weights); ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (also
+ *         strides with which cells overlap).
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -269,12 +290,12 @@ routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t
  * those of sequence-parallel and pipeline-parallel ranks, or the parts of an answer that arrives in
  * parts.
  *
- * Layers are matched by their index in the decoder (the layer map), rows by position. The result
- * has all layers of all routings, and the rows from the lowest to the highest position of any. A
- * cell that no routing has is missing; its reason comes from the routings that have the layer, by
- * the order in reading.h. If the valid cells of a row come from rows with different tags, the
- * result has the lowest of these tags. A layer that is RECOMPUTED in one routing is RECOMPUTED in
- * the result.
+ * Layers are matched by their index in the decoder (the layer map) and their visit (layer_visit),
+ * rows by position. The result has all layers of all routings, and the rows from the lowest to the
+ * highest position of any. A cell that no routing has is missing; its reason comes from the
+ * routings that have the layer, by the order in reading.h. If the valid cells of a row come from
+ * rows with different tags, the result has the lowest of these tags. A layer that is RECOMPUTED in
+ * one routing is RECOMPUTED in the result.
  *
  * @param[in] routings  [count] the routings. They stay the caller's.
  * @param[in] count     How many, 1 or more.
@@ -284,7 +305,8 @@ routecap_routing_slice(const routecap_routing *routing, uint64_t first, uint64_t
  *                      first routing came from bytes or arrays.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
  *         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
- *         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
+ *         the id space, the weights_dtype, or experts, layer_k or layer_min_k of one layer differ);
+ *         ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status

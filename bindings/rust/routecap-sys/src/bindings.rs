@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 4424f72700eae1f54e539f12a14e01928fa2d7657b0a7c26e9e277ec42fbcd77
+// Of headers with the SHA-256 5d995d3a2d89a793e78dfe2b514125f00f25a8c421b98378a90a2dcedaf2a6dc
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -2367,9 +2367,10 @@ unsafe extern "C" {
         needed: *mut u64,
     ) -> routecap_status;
 }
-/// Consecutive rows, view.row_stride bytes apart: row r of a segment has its ids at `ids` plus
-/// r * row_stride bytes, and its validity, weights and their validity as far from theirs.
-/// routecap_routing_copy_to and routecap_routing_copy_weights make one dense array of all segments.
+/// Consecutive rows, view.row_stride bytes apart: row r has its ids at `ids` plus r * row_stride
+/// bytes. Its validity, its weights and their validity are found likewise, each from its own
+/// pointer. The rows of a routing may be in several segments: routecap_routing_copy_to and
+/// routecap_routing_copy_weights make one array of them all.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_segment {
@@ -2394,11 +2395,13 @@ pub struct routecap_segment {
     pub reason: routecap_reason,
     /// 0
     pub reserved: u32,
-    /// of the first row: [layers, k] elements of view.weights_dtype; NULL
-    /// without ids, or without weights
+    /// of the first row: [layers, k] elements of view.weights_dtype; 0 in
+    /// columns without an expert and in cells without weights. NULL if ids
+    /// is NULL, or if view.weights_dtype is 0
     pub weights: *const ::core::ffi::c_void,
-    /// of the first row: [validity_bytes] as `validity`, the layers
-    /// whose weights are there; NULL where weights is
+    /// of the first row: [validity_bytes] bits as in `validity`: 1
+    /// if the weights of the layer are there. Unlike `validity`
+    /// never NULL where there are weights
     pub weights_validity: *const u8,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -2435,10 +2438,14 @@ impl Default for routecap_segment {
         }
     }
 }
-/// The contents of a routing, in place. In a cell that is not valid, the first of the k ids is the
-/// reason, ROUTECAP_MISSING_*. Imported arrays may have a different number there: the reason is then
-/// UNWRITTEN. The other ids of the cell have no meaning. A valid cell with fewer than k experts has
-/// them first; every bit of its other columns is set: 255, or -1 as an int16.
+/// The contents of a routing, in place.
+///
+/// In a cell that is not valid, the first of the k ids is the reason, ROUTECAP_MISSING_*. Imported
+/// arrays may have a different number there: the reason is then UNWRITTEN. The other ids of the cell
+/// have no meaning.
+///
+/// A valid cell with fewer than k experts has them in its first columns. In its other columns all
+/// bits are set: 255 as a uint8, -1 as an int16.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_view {
@@ -2462,8 +2469,9 @@ pub struct routecap_view {
     pub first: u64,
     /// of the whole routing
     pub rows: u64,
-    /// bytes from one row of a segment to the next, of ids and of
-    /// validity; a multiple of the size of an id
+    /// bytes from one row of a segment to the next, the same for ids,
+    /// weights and the validity of both; a multiple of the size of an
+    /// id and of a weight
     pub row_stride: u64,
     /// [layers] each layer's index in the decoder
     pub layer_map: *const i32,
@@ -2479,11 +2487,13 @@ pub struct routecap_view {
     pub layer_provenance: *const routecap_provenance,
     /// [layers] the most experts of a token in each layer
     pub layer_k: *const u32,
-    /// [layers] the fewest
+    /// [layers] the fewest experts of a token in each layer
     pub layer_min_k: *const u32,
-    /// [layers] how often a looped decoder ran the layer before
+    /// [layers] as in routecap_config; 0 unless the decoder runs a
+    /// layer several times
     pub layer_visit: *const u32,
-    /// of the weights: ROUTECAP_DTYPE_F32, _F16 or _BF16; 0: none
+    /// of the weights: ROUTECAP_DTYPE_F32, _F16 or _BF16; 0: there
+    /// are none
     pub weights_dtype: routecap_dtype,
     /// 0
     pub reserved: u32,
@@ -2599,8 +2609,8 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copy the ids of a routing to the caller's memory.
     ///
-    /// The call copies all rows; to copy fewer, slice the routing first. The rules on fill and strides
-    /// are those of routecap_request_extract_into.
+    /// The call copies all rows; to copy fewer, slice the routing first. The rules on fill, none and
+    /// strides are those of routecap_request_extract_into.
     ///
     /// @param[in] routing     The routing.
     /// @param[in] options     The dtype, layers and layout of dst.
@@ -2615,7 +2625,9 @@ unsafe extern "C" {
     ///                        NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
     ///         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_UNKNOWN_LAYER.
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask; nothing is written); ROUTECAP_ERR_DTYPE;
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT. The last three are as in
+    ///         routecap_request_extract_into.
     pub fn routecap_routing_copy_to(
         routing: *const routecap_routing,
         options: *const routecap_copy_options,
@@ -2629,15 +2641,21 @@ unsafe extern "C" {
 unsafe extern "C" {
     /// Copy the weights of a routing to the caller's memory.
     ///
-    /// The weights lie as routecap_routing_copy_to lays out the ids: with the same options but `dtype`,
-    /// column c of a cell is the weight of the expert in column c. A weight that is missing is NaN; the
-    /// weight of a column without an expert is 0.
+    /// Call it beside routecap_routing_copy_to, with the same options except for dtype. The weight of an
+    /// expert is then at the same place as its id: column c of a cell is the weight of the expert in
+    /// column c. In a cell whose weights are missing all k weights are NaN. The weight of a column
+    /// without an expert is 0.
+    ///
+    /// Here a cell counts as missing if it has no weights, even if it has ids. ROUTECAP_INCOMPLETE and
+    /// ROUTECAP_NOT_CAPTURED say this of some cells or of all.
     ///
     /// @param[in] routing     The routing.
-    /// @param[in] options     The layers and layout of dst. dtype is view.weights_dtype, or
-    ///                        ROUTECAP_DTYPE_F32, to which weights are then widened. fill and none are
-    ///                        not used. With ROUTECAP_READ_STRICT every cell must have weights.
+    /// @param[in] options     The layers and layout of dst. dtype is ROUTECAP_DTYPE_F32, to which
+    ///                        weights are widened, or view.weights_dtype. fill and none are not used.
+    ///                        With ROUTECAP_READ_STRICT every cell must have weights.
     /// @param[out] dst        [rows, layers, k] elements of options->dtype, in the layout of options.
+    ///                        NULL with dst_bytes 0 asks for the size, and the call returns
+    ///                        ROUTECAP_ERR_BUFFER_TOO_SMALL.
     /// @param[in] dst_bytes   Size of dst, in bytes.
     /// @param[out] mask       [rows, layers] or [layers, rows] bytes, as options->order says: 1 for a
     ///                        cell whose weights are there, otherwise 0; NULL: not wanted.
@@ -2646,8 +2664,9 @@ unsafe extern "C" {
     ///                        NULL.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_INCOMPLETE
     ///         (strict); ROUTECAP_ERR_RECOMPUTED (strict); ROUTECAP_ERR_NOT_READY;
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_DTYPE (also if the routing has no weights);
-    ///         ROUTECAP_ERR_UNKNOWN_LAYER.
+    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL (dst or mask); ROUTECAP_ERR_DTYPE (neither of the two; or
+    ///         the routing has no weights); ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_ARGUMENT (also
+    ///         strides with which cells overlap).
     pub fn routecap_routing_copy_weights(
         routing: *const routecap_routing,
         options: *const routecap_copy_options,
@@ -2702,12 +2721,12 @@ unsafe extern "C" {
     /// those of sequence-parallel and pipeline-parallel ranks, or the parts of an answer that arrives in
     /// parts.
     ///
-    /// Layers are matched by their index in the decoder (the layer map), rows by position. The result
-    /// has all layers of all routings, and the rows from the lowest to the highest position of any. A
-    /// cell that no routing has is missing; its reason comes from the routings that have the layer, by
-    /// the order in reading.h. If the valid cells of a row come from rows with different tags, the
-    /// result has the lowest of these tags. A layer that is RECOMPUTED in one routing is RECOMPUTED in
-    /// the result.
+    /// Layers are matched by their index in the decoder (the layer map) and their visit (layer_visit),
+    /// rows by position. The result has all layers of all routings, and the rows from the lowest to the
+    /// highest position of any. A cell that no routing has is missing; its reason comes from the
+    /// routings that have the layer, by the order in reading.h. If the valid cells of a row come from
+    /// rows with different tags, the result has the lowest of these tags. A layer that is RECOMPUTED in
+    /// one routing is RECOMPUTED in the result.
     ///
     /// @param[in] routings  [count] the routings. They stay the caller's.
     /// @param[in] count     How many, 1 or more.
@@ -2717,7 +2736,8 @@ unsafe extern "C" {
     ///                      first routing came from bytes or arrays.
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_CONFLICT (two
     ///         routings have different sets of ids in the same cell); ROUTECAP_ERR_SHAPE_MISMATCH (k,
-    ///         the id space, or the experts of one layer differ); ROUTECAP_ERR_NOT_READY.
+    ///         the id space, the weights_dtype, or experts, layer_k or layer_min_k of one layer differ);
+    ///         ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_merge(
         routings: *const *const routecap_routing,
         count: usize,
