@@ -225,8 +225,8 @@ public:
     }
     void record_two(CUstream stream) {
         const routecap_source source = source_of(nullptr, kRows, 0, 0);
-        const routecap_layer_source layers[] = {{1, 0, engine_.ids, nullptr},
-                                                {2, 0, engine_.ids, nullptr}};
+        const routecap_layer_source layers[] = {{1, 0, engine_.ids, nullptr, nullptr},
+                                                {2, 0, engine_.ids, nullptr, nullptr}};
         CALL(layers_record, ROUTECAP_OK, capturer, &source, layers, sizeof layers[0], 2, stream);
     }
     void route(CUstream stream) {
