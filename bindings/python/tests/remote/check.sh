@@ -21,4 +21,7 @@ check "the example: two stages of a pipeline" prints "700 rows x 24 layers unite
 tests "ranks as actors" "$build/remote/bin/python" -m pytest -W default bindings/python/tests/remote/test_ranks.py
 tests "stores" "$build/remote/bin/python" -m pytest -W default bindings/python/tests/remote/test_stores.py
 tests "the job" "$build/remote/bin/python" -m pytest -W default bindings/python/tests/remote/test_job.py
+for store in mooncake s3; do # a host each for rollouts and ranks: root, /dev/net/tun
+    check "two hosts, $store" "$build/remote/bin/python" bindings/python/tests/remote/two_hosts.py --store $store --samples 4 --steps 1 --seconds 10
+done
 closing

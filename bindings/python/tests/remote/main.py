@@ -53,12 +53,14 @@ class Job:
         settings: dict[str, Any],
         machines: list[hosts.Host],
         engine: str = "",
+        outside: str = hosts.DRIVER,
     ) -> None:
+        """machines: of the rollouts, if they are not on this one, whose address is `outside`."""
         self._scheme, self._url, self._settings = scheme, url, settings
         self._machines, self._engine = machines, engine
         self._shape = ENGINE_SHAPE if engine else SHAPE
         self.rollouts = [self._rollout(i) for i in range(ROLLOUTS)]
-        own = servers.settings_at(scheme, settings, hosts.DRIVER if machines else None)
+        own = servers.settings_at(scheme, settings, outside if machines else None)
         self.ranks: list[Process | Actor] = [
             worker(scheme, "rank:Rank", url, own, self._shape, rank) for rank in RANKS
         ]
@@ -94,21 +96,28 @@ class Job:
             rank.begin("step", lengths, handed)
         victim = random.randrange(ROLLOUTS)
         if hurt:
-            time.sleep(random.uniform(0, 0.03))
-        if hurt == "kill":
-            self._restart(victim)
-        if hurt == "cut":
-            self._machines[victim].cut()
+            self.hurt(hurt, victim)
         ranks = [rank.end() for rank in self.ranks]
-        if hurt == "cut":
-            self._machines[victim].mend()
-            self._restart(victim)  # as its store has given it up
+        if hurt:
+            self.heal(hurt, victim)
         driver = sum(each.bytes for each in workers) - before + size
         took = memory.peak() - begun
         wrong = [rank.call("wrong", lengths, seeds, texts) for rank in self.ranks]
         return {"ranks": ranks, "wrong": wrong, "driver_bytes": driver, "memory": took}
 
-    def _restart(self, number: int) -> None:
+    def hurt(self, how: str, victim: int) -> None:
+        time.sleep(random.uniform(0, 0.03))
+        if how == "kill":
+            self.restart(victim)
+        if how == "cut":
+            self._machines[victim].cut()
+
+    def heal(self, how: str, victim: int) -> None:
+        if how == "cut":
+            self._machines[victim].mend()
+            self.restart(victim)  # as its store has given it up
+
+    def restart(self, number: int) -> None:
         self.rollouts[number].kill()
         self.rollouts[number] = self._rollout(number)
 

@@ -63,9 +63,9 @@ def crc32c(data: memoryview | bytes | bytearray) -> int:
 @functools.cache
 def _table() -> NDArray[np.uint32]:
     """What each byte at each place of a block adds to the block's CRC."""
-    last = np.arange(256, dtype=np.uint32)
+    last: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        last = last >> 1 ^ (last & 1) * np.uint32(_POLYNOMIAL)
+        last = last >> np.uint32(1) ^ (last & np.uint32(1)) * np.uint32(_POLYNOMIAL)
     table = np.empty((_BLOCK, 256), np.uint32)
     table[-1] = last
     for place in range(_BLOCK - 2, -1, -1):

@@ -28,7 +28,7 @@ class Reference(NamedTuple):
     bytes: int
     """Of the object."""
     digest: str
-    """BLAKE2b of the object's header and tables, up to the checks of rows: 16 bytes in hexadecimal."""
+    """BLAKE2b of the object's header up to the checks of rows, 16 bytes in hexadecimal."""
     generation: int = 0
     """No row has a lower tag."""
 
