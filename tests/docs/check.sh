@@ -98,6 +98,7 @@ check "lines end at 100 columns" short_lines
 check "examples have at most 150 lines" short_examples
 check "docs/ has pages and pictures alone" pages_alone
 check "the table of measurements is that of the results" python3 lab/evidence.py --check
+check "the table of a large job is that of the results" python3 lab/large_job.py --check
 check "the matrix of engines is that of its runs" matrix_is_current
 check "the table of trainers is that of their runs" trainers_are_current
 check "failures and the tests that name them" failures_are_told
