@@ -334,6 +334,23 @@ void expect_file(const routecap_routing *routing, const Recorded &s) {
     expect_view(RoutingPtr(made).get(), s);
 }
 
+// The load counts experts alone, where weights follow the ids too.
+void expect_load(const routecap_capturer *capturer, const Recorded &s) {
+    const size_t of_phase = size_t{s.layers} * s.experts;
+    std::vector<uint64_t> counts(ROUTECAP_LOAD_PHASES * of_phase), chosen(of_phase);
+    routecap_load load{};
+    load.struct_size = sizeof load;
+    ASSERT_STATUS(ROUTECAP_OK,
+                  routecap_capturer_load(capturer, &load, counts.data(), counts.size()));
+    for (size_t at = of_phase; at < counts.size(); at++) counts[at % of_phase] += counts[at];
+    counts.resize(of_phase);
+    for (uint32_t l = 0; l < s.layers; l++)
+        for (uint32_t r = 0; r < s.rows; r++)
+            for (uint32_t c = 0; s.valid(l, r) && c < s.used(l, r); c++)
+                chosen[size_t{l} * s.experts + static_cast<uint32_t>(s.ids[s.at(l, r) + c])]++;
+    EXPECT_EQ(counts, chosen);
+}
+
 RoutingPtr capture(Device &device, const Capturing &c, const Recorded &s, Way way,
                    std::vector<std::vector<unsigned char>> &keep) {
     device.forward([&] { record(device, c, s, way, keep); });
@@ -384,13 +401,14 @@ TEST(Weights, are_0_in_columns_without_an_expert) {
         const Way way = std::array{one_by_one, together, whole_step, in_sink}[seed % 4];
         SCOPED_TRACE("seed " + std::to_string(seed));
         Device device;
-        const Capturing capturer(step, 0);
+        const Capturing capturer(step, ROUTECAP_CONFIG_LOAD);
         std::vector<std::vector<unsigned char>> keep;
         const RoutingPtr routing = capture(device, capturer, step, way, keep);
         ASSERT_NE(routing, nullptr);
         expect_view(routing.get(), step);
         expect_copies(routing.get(), step);
         expect_file(routing.get(), step);
+        expect_load(capturer.capturer, step);
         if (HasFatalFailure()) return;
     }
 }
