@@ -4,9 +4,9 @@
 #     planted.sh [PATTERN]
 #
 # In the project's root, without changes, after `bash tests/run.sh tsan asan-ubsan python`, whose
-# builds it goes on with. PATTERN: only faults whose description matches. Of a suite each fault has
-# the tests of one program, which is a minute instead of five. Tests that fail without a fault prove
-# nothing, so these run first.
+# builds it goes on with. PATTERN: only faults whose program and description, with a colon between
+# them, match: '^fewer:' has those of one program. Of a suite each fault has the tests of one program,
+# which is a minute instead of five. Tests that fail without a fault prove nothing, so these run first.
 . dev/setup.sh
 set +e
 pattern=${1:-.}
@@ -38,7 +38,7 @@ plants() {
     local suite=$1 target=$2 tests=$3 description=$4 file=$5 script=$6 status
     local try=(passes "$suite" "$target" "$tests")
     [ "$suite" != python ] || try=(passes_in_python "$tests")
-    [[ $description =~ $pattern ]] || return
+    [[ "$target: $description" =~ $pattern ]] || return
     if [[ $sound != *" $suite $tests "* ]]; then
         "${try[@]}" || { cat "$log"; say "planted: $suite fails without a fault"; exit 1; }
         sound+="$suite $tests "
@@ -69,11 +69,11 @@ plants tsan store '^store[.]' "a store is asked without its lock" src/prefix/sto
 plants asan-ubsan wire '^wire[.]' "the bound of an expert is one too high" src/wire/cells.cc \
     's/in_range &= plain < bound</in_range \&= plain <= bound</'
 plants asan-ubsan plan '^plan[.]' "a filled cell reads behind the experts" src/plan/row_writer.cc \
-    's/if \(number >= at\.experts\) number -= at\.experts;//'
+    's/if \(number >= at\.rule\.experts\) number -= at\.rule\.experts;//'
 plants asan-ubsan wire '^wire[.]' "half a row between two pieces of base64 is lost" src/wire/decoder.cc \
     's/rest -= taken, at \+= most;/rest = 0, at += most;/'
 plants asan-ubsan vectors '^vectors$' "a reserved field may be anything" src/routing/serialized.cc \
-    's/header\.values_dtype != 0 \|\| header\.reserved != 0/header.values_dtype != 0 || header.reserved > 255/'
+    's/if \(header\.reserved != 0\)/if (header.reserved > 255)/'
 # What the library does.
 plants asan-ubsan fuzz_operations '^fuzz[.]operations$' "a truncate leaves what is in flight" src/capture/requests.cc \
     's/^( *)cut_in_flight\(request, rows\);/\1if (rows % 4 != 3) cut_in_flight(request, rows);/'
@@ -96,8 +96,8 @@ plants asan-ubsan vectors '^vectors$' "rows behind the last segment are not in t
 plants asan-ubsan vectors '^vectors$' "a block is as old as its newest row" src/prefix/landing.cc \
     's/any \? std::min\(b\.tag, tag\)/any ? std::max(b.tag, tag)/'
 plants asan-ubsan vectors '^vectors$' "what a key has is overlooked" src/prefix/landing.cc 's/if \(s_\.slot_keys\(\)\) return;/return;/'
-plants asan-ubsan vectors '^vectors$' "a cell that a shared block got is not there" src/rows/merge.cc \
-    's/shape\.set_valid\(to, l\);//'
+plants asan-ubsan vectors '^vectors$' "a cell that a shared block got is not there" src/base/shape.h \
+    's/^        set_valid\(to, layer\);//'
 plants asan-ubsan vectors '^vectors$' "the boundary of two calls is a row late" src/sequence/join.cc \
     's/const uint64_t boundary = rows_\.kept - 1;/const uint64_t boundary = rows_.kept;/'
 plants asan-ubsan api '^api[.]' "a page that a request has is charged again" src/capture/issue.cc \
@@ -111,7 +111,7 @@ plants asan-ubsan store '^store[.]' "a block that goes is paid for" src/prefix/s
 # Cells that need not have k experts, and layers that are visited again.
 fewer() { plants asan-ubsan fewer '^fewer[.]' "$@"; }
 fewer "a cell may have fewer experts than the least" src/base/shape.h \
-    's/while \(n > of\.least\[layer\] \&\& /while (n > 0 \&\& /'
+    's/while \(n > rules\[layer\]\.least \&\& /while (n > 0 \&\& /'
 fewer "a shape is uniform whatever the least" src/base/shape.h 's/layers\.k\[l\] != k \|\| layers\.least\[l\] != k/layers.k[l] != k/'
 fewer "a byte holds 256 experts and the mark of none" src/base/shape.h 's/is_uniform\(k, layers\) \? 256 : 255/256/'
 fewer "layers have no visits" src/base/shape.h 's/return \{map\[l\], visit\[l\]\}/return {map[l], 0}/'
@@ -137,6 +137,7 @@ fewer "a missing cell of a copy looks like one without experts" src/routing/copy
 fewer "a column without an expert looks like one in a copy" src/routing/copy_out.cc 's/limit\.written\(o\.none\) < shape\.experts/shape.experts == 0/'
 fewer "an array has experts behind the last" src/routing/import.cc 's/good \&= ids\[c\] == kernels::kUnused<Id>;/;/'
 fewer "a wider routing has zeros without an expert" src/routing/routing.cc 's/(used\} \* to_\.id_bytes, )0xff,/\10,/'
+fewer "cells of different counts are the same" src/base/shape.cc 's/return n == count_ids\(y, layer\) \&\&/return/'
 fewer "layers of different rules are merged" src/routing/routing.cc \
     's/if \(s\.rules\[l\] != layer\.of->rules\[layer\.layer\]\) return nullptr;//'
 fewer "a file has no least" src/routing/serialized.cc 's/shape\.of\.least\[l\], /shape.of.k[l], /'
@@ -151,6 +152,29 @@ fewer "a plan takes layers of other rules" src/plan/sources.cc 's/if \(rule != p
 fewer "a lost cell of a plan looks like one without experts" src/plan/plan.cc 's/\(!ids_->uniform \&\& written == /(false \&\& written == /'
 fewer "a scattered cell may have fewer than the least" src/plan/scatter.cc 's/while \(used > rule\.least \&\& /while (used > 0 \&\& /'
 fewer "a scattered cell may have more than its layer" src/plan/scatter.cc 's/in_range = used <= rule\.k;/in_range = true;/'
+# Weights beside the ids. What becomes of cells is in `api`, and of steps in `recording`.
+weights() { plants asan-ubsan recording '^recording[.]Weights' "$@"; }
+weights_of_rows() { plants asan-ubsan api '^api[.]WeightsFollowTheirIds' "$@"; }
+weights "a weight of the last step stands beside an id of this one" kernels/weights.h 's/ to\[b\] = 0xffff;/;/'
+weights "weights are those of who was second" kernels/weights.h \
+    's/const int64_t row = record\.put\(l, i\);/record.put(l, i); const int64_t row = record.source.to.target(i);/'
+weights "a weight that is no number is delivered" kernels/weights.h 's/there \&= !nan\.is_nan\(cell\[c\]\);/;/'
+weights "a cell without ids has weights" kernels/weights.h 's/there = valid \&\& \(there \|\| used == 0\);/there = there || used == 0;/'
+weights "columns without an expert keep their weights" kernels/weights.h 's/if \(!there \|\| c >= used\) /if (!there) /'
+weights "a whole step has the weights of the columns of the layer before" kernels/weights.h \
+    's/const CellRule rule = step\.rules\[layer\];/const CellRule rule = step.rules[layer - (layer > 0)];/'
+weights "a begin clears the columns of the layer before" kernels/weights.h \
+    's/begin\.layers\[l - begin\.layer_count\]\.rule\.k \* /begin.layers[l - begin.layer_count - (l > begin.layer_count)].rule.k * /'
+weights "a column without an expert is an expert in the load" src/load/load_counter.cc \
+    's/used = shape_->count\(rows, l\);/used = shape_->of.k[l];/'
+weights_of_rows "weights of bytes are not looked at" src/routing/import.cc \
+    's/if \(int32_t s = check_weights\(row, position\); s < 0\) return s;/{}/'
+weights_of_rows "a weight of bytes may be no number" src/routing/import.cc 's/good \&= !nan\.is_nan\(bits\);/;/'
+weights_of_rows "a cell has the weights of the row that lost" src/rows/merge.cc \
+    's/if \(shape\.valid\(to, l\)\) continue;/if (shape.valid(to, l)) { if (shape.weighted(from, l)) std::memcpy(shape.weights(to, l), shape.weights(from, l), shape.weights_cell_bytes()); continue; }/'
+weights_of_rows "a cell comes without its weights" src/base/shape.h 's/if \(!weighted\(from, layer\)\) return;/return;/'
+weights_of_rows "a wider routing has no weights" src/routing/routing.cc 's/if \(!from_\.weighted\(row, l\)\) continue;/continue;/'
+weights_of_rows "a plan has the weights of the row behind" src/plan/gather_weights.cc 's/piece\.at\(r\) :/piece.at(r + (r + 1 < piece.rows)) :/'
 # The package.
 plants python - bindings/python/tests/test_routing.py "a slice of a routing begins elsewhere" \
     bindings/python/src/routecap/_routing.py 's/return self\.slice\(self\.first \+ start,/return self.slice(start,/'

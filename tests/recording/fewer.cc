@@ -1157,7 +1157,7 @@ TEST(Fewer, what_routers_write_is_what_all_readers_read) {
 
 // A cell of two experts is not one of three that has them too, from whichever side it is looked at.
 TEST(Fewer, cells_of_other_counts_are_other_cells) {
-    constexpr uint8_t kTwo[] = {1, 2, 0xff}, kThree[] = {2, 3, 1}, kAll = 1;
+    constexpr uint8_t kTwo[] = {1, 2, 0xff}, kThree[] = {2, 1, 3}, kAll = 1;
     const uint32_t least = 1;
     const auto make = [&](const uint8_t *ids) {
         routecap_segment segment{};
