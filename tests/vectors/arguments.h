@@ -114,10 +114,20 @@ public:
     void bind(const json &name, uint64_t handle);  // of a request; or the ticket of a step
     template <class T>
     void made(bool delivered, const char *key, T handle) {
-        if (delivered)
-            bind(out()[key], handle);
-        else
+        if (!delivered) {
             EXPECT_EQ(T{}, handle) << key;
+            return;
+        }
+        if constexpr (std::is_pointer_v<T>) {
+            auto &all = named<std::remove_pointer_t<T>>();
+            if (handle != nullptr && (!out().has(key) || !out()[key].is_string() ||
+                                      all.count(out()[key].template get<std::string>()) > 0)) {
+                ADD_FAILURE() << key << " was made, and the vector has no name for it";
+                all.emplace("without a name " + std::to_string(all.size()), handle);  // to be freed
+                return;
+            }
+        }
+        bind(out()[key], handle);
     }
     // A pointer in a struct that the library filled.
     void expect_pointer(const json &expected, const void *pointer, const std::string &what);
