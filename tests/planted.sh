@@ -163,8 +163,6 @@ weights "a cell without ids has weights" kernels/weights.h 's/there = valid \&\&
 weights "columns without an expert keep their weights" kernels/weights.h 's/if \(!there \|\| c >= used\) /if (!there) /'
 weights "a whole step has the weights of the columns of the layer before" kernels/weights.h \
     's/const CellRule rule = step\.rules\[layer\];/const CellRule rule = step.rules[layer - (layer > 0)];/'
-weights "a begin clears the columns of the layer before" kernels/weights.h \
-    's/begin\.layers\[l - begin\.layer_count\]\.rule\.k \* /begin.layers[l - begin.layer_count - (l > begin.layer_count)].rule.k * /'
 weights "a column without an expert is an expert in the load" src/load/load_counter.cc \
     's/used = shape_->count\(rows, l\);/used = shape_->of.k[l];/'
 weights_of_rows "weights of bytes are not looked at" src/routing/import.cc \
