@@ -69,14 +69,16 @@ routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t ds
 typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
-#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid: check everything but the ids */
+#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids and weights are known to be valid: check everything
+                                      but these */
 typedef uint32_t routecap_import_flags; /* @any_of(ROUTECAP_IMPORT_*) */
 
 /**
  * Make a routing from bytes in the serialised form.
  *
- * Nothing in the bytes is trusted. A cell that is marked valid and does not hold k distinct experts
- * of its layer is an error, and so is a checksum that does not match.
+ * Nothing in the bytes is trusted. It is an error if a cell that is marked valid is not a valid
+ * cell of its layer, if weights that are marked as there contain a NaN, or if a checksum does not
+ * match.
  *
  * The routing takes about as much memory as the bytes, or up to twenty times as much if
  * neighbouring rows often differ in their tags, or if single rows are often missing. This memory
@@ -106,36 +108,45 @@ routecap_routing_deserialize(const void *data, size_t bytes, routecap_import_fla
  * Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
  * of a different process, file format or engine.
  *
+ *     routecap_segment segment = {.first = 0, .rows = ROWS, .ids = ids};   // all cells are valid
+ *     routecap_view view = {.struct_size = sizeof view, .dtype = ROUTECAP_DTYPE_U8,
+ *                           .layers = LAYERS, .k = K, .experts = EXPERTS, .rows = ROWS,
+ *                           .segments = &segment, .segment_size = sizeof segment,
+ *                           .segment_count = 1};                // ids: uint8_t [rows, layers, k]
+ *     routecap_routing_import(&view, 0, NULL, NULL, &routing);
+ *
  * The rows are checked as in routecap_routing_deserialize. In a cell that is not valid, the first
  * id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the
  * reason is UNWRITTEN. Rows of a segment without ids are missing, and the segment's `reason` says
  * why; 0 means ABSENT.
  *
- * @param[in] view      The arrays. `dtype` must be ROUTECAP_DTYPE_U8 if no layer has more than 256
- *                      experts, and otherwise _I16. `first` and `rows` must enclose all segments.
- *                      `experts` is used only without layer_experts, and `complete` is ignored.
- *                      validity_bytes must be (layers + 7) / 8; 0 means that number. If
- *                      layer_map is NULL, it is 0..layers-1; if layer_experts is NULL, it is
- *                      `experts` for all layers; if layer_provenance is NULL, it is CAPTURED for
- *                      all. row_stride 0 means that the rows of a segment's ids follow one another
- *                      without a gap, and those of its validity too. Segments must be in order of
- *                      position, and segment_size is sizeof(routecap_segment) of the caller. Rows
- *                      in no segment are ABSENT.
+ * @param[in] view      The arrays. `dtype` is not free: it must be the one that routecap_view names
+ *                      for this shape. `first` and `rows` must enclose all segments. `experts` is
+ *                      used only without layer_experts, and `complete` is ignored. validity_bytes
+ *                      must be (layers + 7) / 8; 0 means that number. Arrays of layers that are
+ *                      NULL have the defaults of routecap_config. weights_dtype 0 means that there
+ *                      are no weights. A segment with `weights` and without weights_validity has
+ *                      the weights of all its valid cells. row_stride 0 means that the rows of each
+ *                      array (ids, validity, weights, their validity) follow one another without a
+ *                      gap. Segments must be in order of position, and segment_size is
+ *                      sizeof(routecap_segment) of the caller. Rows in no segment are ABSENT.
  * @param[in] flags     0 or ROUTECAP_IMPORT_TRUSTED.
- * @param[in] release   NULL: all arrays are copied. Otherwise the arrays that segments point to are
- *                      lent, as in routecap_routing_deserialize, if all of them lie as a view of
- *                      the library has them: with its row_stride, with validity behind the ids of
- *                      each row, and with zeros from there to the end of the row's stride, also
- *                      in the last row. row_stride is then the bytes of ids and validity, rounded
- *                      up to a multiple of the largest power of two that divides the bytes of a
- *                      cell, at most 16; the ids of the first row are aligned to it. Arrays that
- *                      lie differently are copied and released at once.
+ * @param[in] release   NULL, the usual case: all arrays are copied. Otherwise the arrays that
+ *                      segments point to are lent, as in routecap_routing_deserialize, if all rows
+ *                      lie as the library lays them out; rows that lie differently are copied, and
+ *                      released at once. The layout is: the ids of a row, then its validity, which
+ *                      must be given. With weights, then their validity, which must be given too,
+ *                      and the weights, from the next multiple of their size on. All other bytes up
+ *                      to row_stride are 0, also in the last row. The alignment is the largest
+ *                      power of two that divides the bytes of a cell's ids, at most 16, but at
+ *                      least the size of a weight. row_stride is the bytes of all that, rounded up
+ *                      to the alignment, and the ids of the first row are aligned to it.
  * @param[in] context   Passed to release.
  * @param[out] routing  The routing, to be freed with routecap_routing_free; NULL on error.
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_NOT_CAPTURED; ROUTECAP_ERR_ARGUMENT (limits,
- *         order or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_SHAPE_MISMATCH (row_stride is no
- *         distance of such rows); ROUTECAP_ERR_FORMAT (a cell that is marked valid has an id out of
- *         range, or the same id twice).
+ *         order, alignment or segments); ROUTECAP_ERR_DTYPE; ROUTECAP_ERR_SHAPE_MISMATCH
+ *         (row_stride is too small for such rows, or no multiple of the size of an id and of a
+ *         weight); ROUTECAP_ERR_FORMAT (a cell that is marked valid is not, or a weight is NaN).
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -159,7 +170,7 @@ typedef struct routecap_serialized {
     uint64_t first;             /* position of the first row */
     uint64_t rows;              /* how many */
     uint32_t layers;            /* captured layers of the routing */
-    uint32_t k;                 /* experts per token */
+    uint32_t k;                 /* columns of a cell, as in routecap_view */
     routecap_dtype dtype;       /* of the ids, ROUTECAP_DTYPE_* */
     routecap_id_space id_space; /* ROUTECAP_ID_SPACE_* */
     routecap_dtype weights_dtype; /* of the weights, ROUTECAP_DTYPE_*; 0: none */
@@ -240,8 +251,8 @@ typedef struct routecap_splice {
  *                            always enough.
  * @param[out] splice         The sizes, set on ROUTECAP_ERR_BUFFER_TOO_SMALL too.
  * @return ROUTECAP_OK; ROUTECAP_ERR_FORMAT; ROUTECAP_ERR_SHAPE_MISMATCH (k, the id space, the
- *         layers or their experts differ); ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing
- *         is written to either).
+ *         weights_dtype, or the layers with their experts and numbers of experts per token differ);
+ *         ROUTECAP_ERR_BUFFER_TOO_SMALL (header or pieces; nothing is written to either).
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
