@@ -28,8 +28,10 @@
  *   column     one index of the message's layer axis: it stands for a captured layer, or for any
  *              layer of the model's decoder
  *
- * A cell of a message is valid if it holds k distinct ids of its layer. Every other cell becomes a
- * missing cell of the routing:
+ * A cell of a message is valid if it holds k distinct ids of its layer. Cells with fewer experts,
+ * several visits of a layer, and weights are decoded only from SERIALIZED; see routecap_wire_encode
+ * for how they are encoded. In all other formats, every other cell becomes a missing cell of the
+ * routing:
  *
  *   in the bytes                          reason in the routing          counted in the report
  *   an id below 0                         UNWRITTEN                      cells_negative
@@ -201,7 +203,8 @@ typedef struct routecap_wire_hint {
                                           it, ROUTECAP_ERR_NO_MEMORY. Default: about 8 times the
                                           message */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
-                                      ascending; default 0..layers-1 */
+                                      ascending; default 0..layers-1. With CAPTURED columns it names
+                                      them; with DECODER columns it selects them */
     const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ;
                                       default `experts` for all */
 } routecap_wire_hint;
@@ -348,8 +351,12 @@ typedef struct routecap_wire_options {
  * If the routing states a fact that the format cannot carry, the call fails, unless options->allow
  * has that fact. The facts that are then lost are in report->lost. These can be lost: a position of
  * the first row other than 0, tags other than 0, a layer map that a reader cannot tell from the
- * columns, missing cells and their reasons, physical ids, and recomputed layers. Columns, k,
- * experts and dtype never count as lost, because a reader knows them from the model.
+ * columns, missing cells and their reasons, physical ids, recomputed layers, and weights. Columns,
+ * k, experts and dtype never count as lost, because a reader knows them from the model.
+ *
+ * Two things are ROUTECAP_ERR_LOSSY whatever options->allow has: a routing whose cells may have
+ * fewer than k experts, in all formats but SERIALIZED; and a layer with several visits, with
+ * DECODER, where it would have one column.
  *
  * If the dtype is signed, the ids of missing cells are -1. Equal routings and options give equal
  * bytes.

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 07a3fc726526a77c4be9fe8d0c464d21f632d944e42901860a54fb0a776019b6
+// Of headers with the SHA-256 4b1314936f5e3dceeb6625b99b00ad70257675a8ea0c1768699e9b49d27e6364
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3213,7 +3213,8 @@ pub struct routecap_wire_hint {
     /// message
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
-    /// ascending; default 0..layers-1
+    /// ascending; default 0..layers-1. With CAPTURED columns it names
+    /// them; with DECODER columns it selects them
     pub layer_map: *const i32,
     /// [layers] number of experts of each layer, if they differ;
     /// default `experts` for all
@@ -3500,8 +3501,12 @@ unsafe extern "C" {
     /// If the routing states a fact that the format cannot carry, the call fails, unless options->allow
     /// has that fact. The facts that are then lost are in report->lost. These can be lost: a position of
     /// the first row other than 0, tags other than 0, a layer map that a reader cannot tell from the
-    /// columns, missing cells and their reasons, physical ids, and recomputed layers. Columns, k,
-    /// experts and dtype never count as lost, because a reader knows them from the model.
+    /// columns, missing cells and their reasons, physical ids, recomputed layers, and weights. Columns,
+    /// k, experts and dtype never count as lost, because a reader knows them from the model.
+    ///
+    /// Two things are ROUTECAP_ERR_LOSSY whatever options->allow has: a routing whose cells may have
+    /// fewer than k experts, in all formats but SERIALIZED; and a layer with several visits, with
+    /// DECODER, where it would have one column.
     ///
     /// If the dtype is signed, the ids of missing cells are -1. Equal routings and options give equal
     /// bytes.
