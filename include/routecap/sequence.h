@@ -101,11 +101,12 @@ typedef struct routecap_sequence_config {
     uint32_t k;                 /* experts per token, 1 to ROUTECAP_MAX_K. Required */
     uint32_t experts;           /* ids are in [0, experts). Required unless layer_experts is set */
     routecap_id_space id_space; /* ROUTECAP_ID_SPACE_*; default LOGICAL */
-    routecap_dtype weights_dtype; /* of its weights, as in routecap_config; default none */
+    routecap_dtype weights_dtype; /* of its weights, as in routecap_config: that of all routings
+                                     that are appended; default 0: without weights */
     uint64_t budget_bytes;      /* the most memory that the rows and tokens of the sequence and all
                                    its forks may take together, in bytes; 0: no limit */
     const int32_t *layer_map;      /* [layers] index of each captured layer in the decoder, strictly
-                                      ascending; default 0..layers-1 */
+                                      ascending unless layer_visit is set; default 0..layers-1 */
     const uint32_t *layer_experts; /* [layers] number of experts of each layer, if they differ;
                                       default `experts` for all */
     const uint32_t *layer_k;       /* [layers] as in routecap_config */
@@ -223,11 +224,11 @@ typedef struct routecap_append_report {
  * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the sequence now has missing cells);
  *         ROUTECAP_ERR_OUT_OF_RANGE (token_start beyond the sequence, prompt_tokens beyond the
  *         turn, tokens beyond ROUTECAP_MAX_POSITION, or no higher number left for `call`);
- *         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
- *         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
- *         does not know its tokens, and the call does not give all of them; see
- *         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget, which must have
- *         room for the old and the new rows until append returns).
+ *         ROUTECAP_ERR_SHAPE_MISMATCH (anything of routecap_sequence_config but budget_bytes
+ *         differs in the routing); ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
+ *         ROUTECAP_ERR_STATE (the sequence does not know its tokens, and the call does not give all
+ *         of them; see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget,
+ *         which must have room for the old and the new rows until append returns).
  * @thread(sequence)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status

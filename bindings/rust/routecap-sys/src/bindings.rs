@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 4b1314936f5e3dceeb6625b99b00ad70257675a8ea0c1768699e9b49d27e6364
+// Of headers with the SHA-256 6cd84841fd2f6579c1b70018ec401780b79bb9390c495ed2a55415f21a4d6cdd
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -3552,13 +3552,14 @@ pub struct routecap_sequence_config {
     pub experts: u32,
     /// ROUTECAP_ID_SPACE_*; default LOGICAL
     pub id_space: routecap_id_space,
-    /// of its weights, as in routecap_config; default none
+    /// of its weights, as in routecap_config: that of all routings
+    /// that are appended; default 0: without weights
     pub weights_dtype: routecap_dtype,
     /// the most memory that the rows and tokens of the sequence and all
     /// its forks may take together, in bytes; 0: no limit
     pub budget_bytes: u64,
     /// [layers] index of each captured layer in the decoder, strictly
-    /// ascending; default 0..layers-1
+    /// ascending unless layer_visit is set; default 0..layers-1
     pub layer_map: *const i32,
     /// [layers] number of experts of each layer, if they differ;
     /// default `experts` for all
@@ -3789,11 +3790,11 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (the sequence now has missing cells);
     ///         ROUTECAP_ERR_OUT_OF_RANGE (token_start beyond the sequence, prompt_tokens beyond the
     ///         turn, tokens beyond ROUTECAP_MAX_POSITION, or no higher number left for `call`);
-    ///         ROUTECAP_ERR_SHAPE_MISMATCH (layers, k, experts or id space differ);
-    ///         ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_STATE (the sequence
-    ///         does not know its tokens, and the call does not give all of them; see
-    ///         routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget, which must have
-    ///         room for the old and the new rows until append returns).
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (anything of routecap_sequence_config but budget_bytes
+    ///         differs in the routing); ROUTECAP_ERR_CONFLICT (EQUAL); ROUTECAP_ERR_NOT_READY;
+    ///         ROUTECAP_ERR_STATE (the sequence does not know its tokens, and the call does not give all
+    ///         of them; see routecap_sequence_deserialize); ROUTECAP_ERR_NO_MEMORY (also the budget,
+    ///         which must have room for the old and the new rows until append returns).
     pub fn routecap_sequence_append(
         sequence: *mut routecap_sequence,
         tokens: *const i32,
