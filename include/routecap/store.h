@@ -77,8 +77,9 @@
  * ------------------------------------------------------------------------------------------------
  * Rules for all calls
  * ------------------------------------------------------------------------------------------------
- * Shape. A store has one shape: layers, layer map, experts, k, id space and the provenance of each
- * layer.
+ * Shape. A store has one shape: layers and all that routecap_config says of them, k, experts, id
+ * space and weights_dtype. Only a capturer of the same shape can publish to it and adopt from it.
+ * Only the provenance of a layer may differ: captured rows may go where the layer is RECOMPUTED.
  *
  * Blocks never change. If a later publish brings cells that a block lacks, the store makes a new
  * block with these cells, and the new block takes the key. Requests that adopted the old block keep
@@ -200,9 +201,9 @@ routecap_store_config_init(routecap_store_config *config, size_t struct_size);
  * Create a store in the memory of this process.
  *
  * @param[in] config  The configuration.
- * @param[in] shape   A capturer's configuration. The store takes its layers, k, experts, id space,
- *                    layer_map, layer_experts and layer_provenance, and ignores all other fields.
- *                    The arrays are copied.
+ * @param[in] shape   A capturer's configuration. The store takes its layers, k, experts, id_space,
+ *                    weights_dtype and all arrays whose names begin with layer_, and ignores all
+ *                    other fields. The arrays are copied.
  * @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
  * @return ROUTECAP_OK.
  * @thread(any)

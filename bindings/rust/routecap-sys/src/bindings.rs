@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 6cd84841fd2f6579c1b70018ec401780b79bb9390c495ed2a55415f21a4d6cdd
+// Of headers with the SHA-256 a3bd8d4eb2c2f06aaf18831e557753798f05c1e588b9e66c99c0817cc0c98866
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -4042,9 +4042,9 @@ unsafe extern "C" {
     /// Create a store in the memory of this process.
     ///
     /// @param[in] config  The configuration.
-    /// @param[in] shape   A capturer's configuration. The store takes its layers, k, experts, id space,
-    ///                    layer_map, layer_experts and layer_provenance, and ignores all other fields.
-    ///                    The arrays are copied.
+    /// @param[in] shape   A capturer's configuration. The store takes its layers, k, experts, id_space,
+    ///                    weights_dtype and all arrays whose names begin with layer_, and ignores all
+    ///                    other fields. The arrays are copied.
     /// @param[out] store  The store, to be freed with routecap_store_free; NULL on error.
     /// @return ROUTECAP_OK.
     pub fn routecap_store_create(
