@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 a3bd8d4eb2c2f06aaf18831e557753798f05c1e588b9e66c99c0817cc0c98866
+// Of headers with the SHA-256 39ea5096507a4d17c3a5c184f74b9493f373ee6ec906d929ccf4534861cf03a2
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -4595,7 +4595,8 @@ pub struct routecap_plan_config {
     /// 1..ROUTECAP_MAX_LAYERS. Required; a stage without MoE layers needs
     /// no plan
     pub layers: u32,
-    /// experts per token, 1..ROUTECAP_MAX_K. Required
+    /// experts per token, 1..ROUTECAP_MAX_K: the k of the sources, also
+    /// where layer_k is less in all layers of this stage. Required
     pub k: u32,
     /// ids are in [0, experts). Required unless layer_experts is set
     pub experts: u32,
@@ -4609,10 +4610,11 @@ pub struct routecap_plan_config {
     /// gets this expert, where a = p * k + c + l * P * k:
     /// if P divides E:  a % P * (E / P) + a / P % (E / P)
     /// otherwise:       a % E
-    /// In a layer with a k of its own, that takes the place of k
+    /// With layer_k, the layer_k of the layer takes the place of k:
+    /// columns from there on get none_value
     pub expert_parallel: u32,
     /// [layers] each layer's index in the decoder, strictly
-    /// ascending. Default: 0..layers-1
+    /// ascending unless layer_visit is set. Default: 0..layers-1
     pub layer_map: *const i32,
     /// [layers] number of experts of each layer, if they differ.
     /// Default: `experts` for all
@@ -4633,16 +4635,17 @@ pub struct routecap_plan_config {
     pub fill: routecap_plan_fill,
     /// ROUTECAP_PLAN_LOST_*; default MARK
     pub lost: routecap_plan_lost,
-    /// with FILL_VALUE: each id of a filled cell; a negative one as in
-    /// routecap_copy_options.fill
+    /// with FILL_VALUE: written for each of the k ids of a filled cell; a
+    /// negative one as in routecap_copy_options
     pub fill_value: i64,
-    /// with LOST_MARK: each id of a lost cell; a negative one as in
-    /// routecap_copy_options.fill. Here 0 means 0 and not the default:
-    /// routecap_plan_config_init sets -1
+    /// with LOST_MARK: written for each of the k ids of a lost cell; a
+    /// negative one as in routecap_copy_options. Here 0 means 0 and not
+    /// the default: routecap_plan_config_init sets -1
     pub lost_value: i64,
-    /// each column of a cell that has no expert, as `none` of
-    /// routecap_copy_options. routecap_plan_config_init sets
-    /// ROUTECAP_NO_EXPERT
+    /// written for each column of a valid or BALANCED cell that has no
+    /// expert; a negative one as in routecap_copy_options. It must not be
+    /// an expert's id. Not used if every cell has k experts. 0 means 0
+    /// here too: routecap_plan_config_init sets ROUTECAP_NO_EXPERT
     pub none_value: i64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -4750,8 +4753,8 @@ unsafe extern "C" {
     ///                    returns.
     /// @param[out] plan   The plan, to be freed with routecap_plan_free; NULL on error.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (also if rows cannot be divided evenly: the text names
-    ///         the number and the divisor); ROUTECAP_ERR_DTYPE (ids, fill_value or lost_value do not fit
-    ///         dtype).
+    ///         the number and the divisor; or if none_value is an expert's id); ROUTECAP_ERR_DTYPE (ids,
+    ///         fill_value, lost_value or none_value do not fit dtype).
     pub fn routecap_plan_create(
         config: *const routecap_plan_config,
         plan: *mut *mut routecap_plan,
@@ -4993,9 +4996,10 @@ unsafe extern "C" {
     ///         and cells are lost); ROUTECAP_ERR_OUT_OF_RANGE (no such sample, or a routing with rows
     ///         beyond the last token of its sample); ROUTECAP_ERR_OVERLAP (the ranges of rows of two
     ///         sources of one sample overlap, even if rows in them are missing);
-    ///         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer); ROUTECAP_ERR_SHAPE_MISMATCH (k or
-    ///         the experts of a layer differ, or ids are physical); ROUTECAP_ERR_NOT_READY;
-    ///         ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_FORKED (a routing was made before fork()).
+    ///         ROUTECAP_ERR_UNKNOWN_LAYER (a routing lacks a layer, or a visit of it);
+    ///         ROUTECAP_ERR_SHAPE_MISMATCH (k differs, or experts, layer_k or layer_min_k of a layer, or
+    ///         ids are physical); ROUTECAP_ERR_NOT_READY; ROUTECAP_ERR_BUFFER_TOO_SMALL;
+    ///         ROUTECAP_ERR_FORKED (a routing was made before fork()).
     pub fn routecap_plan_gather(
         plan: *const routecap_plan,
         sources: *const routecap_plan_source,
@@ -5031,24 +5035,31 @@ unsafe extern "C" {
     ) -> routecap_status;
 }
 unsafe extern "C" {
-    /// Write the weights of this rank to host memory, in the rank's layout: those of the ids that
-    /// routecap_plan_gather writes with the same sources.
+    /// Write the weights of this rank to host memory, in the rank's layout.
     ///
-    /// The experts of a filled cell have the weight 0. A weight of a needed cell that is missing is
-    /// `missing`, also where the ids are there.
+    /// Call it beside routecap_plan_gather, with the same sources. The weight of an expert is then at
+    /// the same place as its id. What a cell gets depends on its row, and on the source:
+    ///   - A needed cell that has weights in a source gets them, with 0 in columns without an expert.
+    ///   - A needed cell without weights gets `missing` in all k columns, whether its ids are lost or
+    ///     there. That is no error, even with LOST_ERROR.
+    ///   - A cell of padding, or of a row that is not needed, gets 0 in all k columns.
     ///
-    /// @param[in] plan         The plan.
-    /// @param[in] sources      [count] as in routecap_plan_gather. Their routings have weights.
-    /// @param[in] source_size  sizeof(routecap_plan_source) of the caller, in bytes.
-    /// @param[in] count        How many sources.
-    /// @param[in] dtype        ROUTECAP_DTYPE_F32, or the weights_dtype of all sources.
-    /// @param[in] missing      Written for each missing weight, such as NaN or 0.
-    /// @param[out] dst         [rows, layers, k] or [layers, rows, k] elements of dtype, as
-    ///                         config.order says.
-    /// @param[in] dst_bytes    Size of dst, in bytes.
+    /// @param[in] plan            The plan. It says nothing of weights: any plan of these rows and
+    ///                            layers will do.
+    /// @param[in] sources         [count] elements of source_size bytes, as in routecap_plan_gather. The
+    ///                            routings must have weights.
+    /// @param[in] source_size     sizeof(routecap_plan_source) of the caller, in bytes.
+    /// @param[in] count           How many sources.
+    /// @param[in] dtype           ROUTECAP_DTYPE_F32, to which weights are widened; or the weights_dtype
+    ///                            of all sources.
+    /// @param[in] missing         Written in place of each missing weight, such as NaN or 0. Rounded to
+    ///                            dtype.
+    /// @param[out] dst            [rows, layers, k] or [layers, rows, k] elements of dtype, as the
+    ///                            plan's order says. May be NULL if the plan has no rows.
+    /// @param[in] dst_bytes       Size of dst, in bytes: rows * layers * k elements of dtype or more.
     /// @param[out] missing_cells  How many needed cells have no weights; may be NULL.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (weights are missing); ROUTECAP_ERR_DTYPE (also if a
-    ///         source has no weights); ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_SHAPE_MISMATCH,
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (needed cells have no weights); ROUTECAP_ERR_DTYPE (also
+    ///         if a source has no weights); ROUTECAP_ERR_BUFFER_TOO_SMALL; ROUTECAP_ERR_SHAPE_MISMATCH,
     ///         ROUTECAP_ERR_UNKNOWN_LAYER, ROUTECAP_ERR_OVERLAP, ROUTECAP_ERR_OUT_OF_RANGE and
     ///         ROUTECAP_ERR_NOT_READY as in routecap_plan_gather.
     pub fn routecap_plan_gather_weights(
@@ -5069,8 +5080,9 @@ unsafe extern "C" {
     /// Each sample gets one routing with rows [0, length) and the plan's layers. It has the rows that
     /// this rank needs; all others are ABSENT. Merge the routings of all ranks with
     /// routecap_routing_merge. A cell that is not k distinct ids of its layer is missing: UNWRITTEN if
-    /// an id is below 0, otherwise OUT_OF_RANGE or DUPLICATE. To record the last row of each sample too,
-    /// make a plan with `needed` ROUTECAP_ROWS_ALL.
+    /// an id is below 0, otherwise OUT_OF_RANGE or DUPLICATE. If the plan allows fewer than k experts,
+    /// columns without one come last in `ids` and hold none_value. The routings have no weights. To
+    /// record the last row of each sample too, make a plan with `needed` ROUTECAP_ROWS_ALL.
     ///
     /// @param[in] plan           The plan.
     /// @param[in] ids            [rows, layers, k] or [layers, rows, k] elements of the plan's dtype, in
@@ -5098,7 +5110,7 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     /// Pack the ids of this rank for upload: the narrow ids, and what the kernel needs to widen them and
-    /// to fill the other cells.
+    /// to fill the other cells. Weights are not packed; see routecap_plan_gather_weights.
     ///
     /// Only routecap_plan_unpack on this machine can read the bytes: in a call with this plan, or in the
     /// replay of a call that was captured with a plan of the same shape. Do not store or send them.
@@ -5124,7 +5136,8 @@ unsafe extern "C" {
         report: *mut routecap_plan_report,
     ) -> routecap_status;
 }
-/// Where unpack writes the ids of a rank. With BACKEND_HOST, all pointers are to host memory.
+/// Where unpack writes the ids of a rank. With ROUTECAP_BACKEND_HOST, all pointers are to host
+/// memory.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct routecap_plan_target {
@@ -5191,9 +5204,9 @@ unsafe extern "C" {
     ///
     /// Capturable. Each replay uploads what `packed` holds at that time, so one graph serves many
     /// micro-batches: when the copy of one replay has finished, pack the next micro-batch into the same
-    /// memory. Its plan must have the same rows, layers, k, experts, dtype and order. If any of these
-    /// differs, the replay writes -1 for every id and marks every cell as LOST. Replays do not need the
-    /// plan that was captured.
+    /// memory. Its plan must have the same rows, layers, k, experts, dtype and order, and both plans or
+    /// neither must allow cells with fewer than k experts. If any of these differs, the replay writes -1
+    /// for every id and marks every cell as LOST. Replays do not need the plan that was captured.
     ///
     /// The first call for a device loads the kernels there, which may take milliseconds.
     ///
