@@ -19,9 +19,10 @@
  * In detail
  * ------------------------------------------------------------------------------------------------
  * Which cells count. When a cell becomes valid in its request, because its step was filed or
- * because its draft was accepted, the capturer adds 1 to each of the cell's k experts. So the
- * counts of a layer add up to k times the number of its cells that became valid. They equal what
- * you would count in the routings of all requests by these rules:
+ * because its draft was accepted, the capturer adds 1 to each of the cell's experts. So if every
+ * cell has k experts, the counts of a layer add up to k times the number of its cells that became
+ * valid. Columns without an expert are not counted (base.h). The counts equal what you would count
+ * in the routings of all requests by these rules:
  *   - Rows that were lost, refused, late or unplaced, and drafts that were rejected, do not count.
  *   - If a position is issued again, only the cells that were missing count. After truncate the
  *     position counts again in full.
