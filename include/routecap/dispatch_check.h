@@ -5,12 +5,16 @@
  *
  * Copyright 2026 The routecap authors. Licensed under the Apache License, Version 2.0; see LICENSE.
  *
- * Experimental: the functions are declared only where ROUTECAP_EXPERIMENTAL is defined before
- * routecap.h is included. They read tensors of a different project, DeepEP v2
- * (ElasticBuffer.dispatch at revision dd758ca of 14 July 2026), as vLLM's class
- * DeepEPV2PrepareAndFinalize uses them (at revision 02bd2a4). If these tensors change, the
- * functions may return an error, and new functions replace them. DeepEP 2.5 (EPBuffer) is a
- * different library: its experts move between ranks, and these functions do not know where.
+ * Experimental: the functions are declared only if you define ROUTECAP_EXPERIMENTAL first:
+ *
+ *     #define ROUTECAP_EXPERIMENTAL
+ *     #include <routecap.h>
+ *
+ * They read tensors of a different project, DeepEP v2 (ElasticBuffer.dispatch at revision dd758ca
+ * of 14 July 2026), as vLLM's class DeepEPV2PrepareAndFinalize uses them (at revision 02bd2a4). If
+ * these tensors change, the functions may return an error, and new functions replace them. DeepEP
+ * 2.5 (EPBuffer) is a different library: its experts move between ranks, and these functions do not
+ * know where.
  *
  *   routecap_received_read      add what this rank executed to the caller's table
  *   routecap_received_compare   compare the table of all ranks with the router's ids, and count

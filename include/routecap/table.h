@@ -5,6 +5,12 @@
  *
  * A program that dlopens the library needs only one dlsym, of routecap_get_api, instead of one for
  * each function. To print why it returned NULL, also dlsym routecap_last_error.
+ *
+ *     void *library = dlopen("libroutecap.so.1", RTLD_NOW | RTLD_LOCAL);
+ *     const routecap_api *(*get_api)(uint32_t, uint32_t);
+ *     *(void **)&get_api = dlsym(library, "routecap_get_api");
+ *     const routecap_api *api = get_api(ROUTECAP_VERSION_MAJOR, 0);
+ *     status = api->capturer_create(&config, &capturer);
  */
 #ifndef ROUTECAP_TABLE_H
 #define ROUTECAP_TABLE_H
@@ -29,8 +35,9 @@ extern "C" {
 #endif
 
 /*
- * All functions except routecap_get_api, each under its name without the prefix, in the order
- * of the chapters. Later versions only add entries, at the end.
+ * All functions except routecap_get_api, each under its name without the prefix, in the order of
+ * the chapters of 1.0. Later versions only add entries, at the end. Experimental functions have
+ * their entries whether or not ROUTECAP_EXPERIMENTAL is defined.
  */
 typedef struct routecap_api {
     size_t size;    /* size of this table in the loaded library, in bytes; entries beyond it do not

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 97a908942f2af3392d27e4f9e9b210b9a5c54f113232f198d27164f27aa2ada1
+// Of headers with the SHA-256 9131e030221a96e724d259d16b1e2ffd160d921a6384315e175736de4910aac6
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -5570,8 +5570,9 @@ unsafe extern "C" {
         stream: routecap_stream,
     ) -> routecap_status;
 }
-/// All functions except routecap_get_api, each under its name without the prefix, in the order
-/// of the chapters. Later versions only add entries, at the end.
+/// All functions except routecap_get_api, each under its name without the prefix, in the order of
+/// the chapters of 1.0. Later versions only add entries, at the end. Experimental functions have
+/// their entries whether or not ROUTECAP_EXPERIMENTAL is defined.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct routecap_api {
