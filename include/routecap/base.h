@@ -436,9 +436,9 @@ typedef struct CUstream_st *routecap_stream;
  * ROUTECAP_ERR_SHAPE_MISMATCH.
  *
  * A cell can have ids without weights. Its weights are missing if its ids are, if nobody recorded
- * them, or if one of them is NaN. Infinities are weights. A cell without weights is not a missing
- * cell: the routing is complete if all ids are there. routecap_coverage.cells_weighted counts the
- * cells that have weights.
+ * them, or if the weight of one of its experts is NaN. Infinities are weights. A cell without
+ * weights is not a missing cell: the routing is complete if all ids are there.
+ * routecap_coverage.cells_weighted counts the cells that have weights.
  *
  * Columns without an expert have the weight 0. The weights of a valid cell without any expert are
  * always there.

@@ -78,9 +78,9 @@ typedef struct routecap_sink {
     void *ids;            /* [device] row 0, column 0 of the first layer, aligned to its element
                              type */
     uint32_t rows;        /* rows present */
-    uint32_t k;           /* columns of a row, adjacent in memory: config.k. With config.layer_k,
-                             the layer_k of these layers; for routecap_step_arrive config.k then
-                             too */
+    uint32_t k;           /* columns of a row, adjacent in memory: config.k, or the layer_k of these
+                             layers if config.layer_k is set. For routecap_step_arrive it is
+                             config.k in any case */
     int64_t row_stride;   /* elements from one row to the next, k or more; 0 means k */
     int64_t layer_stride; /* elements from one layer to the next; 0 means rows * row_stride */
     uint64_t ids_bytes;   /* the bytes at ids, to be checked as in routecap_source: without strides
@@ -228,8 +228,10 @@ typedef struct routecap_source {
  * ids do not go through the sink.
  *
  * Source row i is sink row i: leave first_row, live_rows, row_base and row_index out. If a step was
- * begun before, this one takes its place. Record nothing else in the step. routecap_capturer_probe
- * finds no rows of it.
+ * begun before, this one takes its place. Record nothing else in the step.
+ *
+ * routecap_capturer_probe looks at the sink, so it finds no rows of such a step. To probe, begin
+ * the warm-up pass and record it without this flag.
  */
 #define ROUTECAP_SOURCE_WHOLE_STEP 2u
 

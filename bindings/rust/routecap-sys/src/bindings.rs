@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 9131e030221a96e724d259d16b1e2ffd160d921a6384315e175736de4910aac6
+// Of headers with the SHA-256 3f4d16e704c6d902636520f3025260ae2c6d16ae54ec33a4f7e2c146aad18a69
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1066,9 +1066,9 @@ pub struct routecap_sink {
     pub ids: *mut ::core::ffi::c_void,
     /// rows present
     pub rows: u32,
-    /// columns of a row, adjacent in memory: config.k. With config.layer_k,
-    /// the layer_k of these layers; for routecap_step_arrive config.k then
-    /// too
+    /// columns of a row, adjacent in memory: config.k, or the layer_k of these
+    /// layers if config.layer_k is set. For routecap_step_arrive it is
+    /// config.k in any case
     pub k: u32,
     /// elements from one row to the next, k or more; 0 means k
     pub row_stride: i64,
