@@ -50,9 +50,9 @@
  *     ROUTECAP_SPAN_DEVICE_POSITIONS.
  *   - Preemption: issue no spans of the request until the engine resumes it; see requests.h. Steps
  *     in flight need no special care.
- *   - Abort: routecap_request_close drops the rows, routecap_request_finish keeps them.
- *   - Weight updates: set routecap_issue_options.tag to the version of the weights. Each row keeps
- *     the tag of its step.
+ *   - Abort: see requests.h.
+ *   - Updates of the model's weights: set routecap_issue_options.tag to their version. Each row
+ *     keeps the tag of its step.
  *   - Data parallel ranks: each rank has its own capturer, with ROUTECAP_ROLE_OWNER.
  *   - Tensor parallel ranks: one rank has ROUTECAP_ROLE_OWNER, and the others have
  *     ROUTECAP_ROLE_MIRROR. All make the same calls; those that return rows return

@@ -172,7 +172,7 @@ routecap_routing_view(const routecap_routing *routing, routecap_view *view);
  *                          cells, coverage->blocks in all; may be NULL if capacity is 0.
  * @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
  * @param[in] capacity      How many elements there is room for.
- * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
+ * @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid); ROUTECAP_ERR_NOT_READY.
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status

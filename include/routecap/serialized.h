@@ -21,9 +21,6 @@
  *     ... in another process:
  *     routecap_routing_deserialize(data, bytes, 0, NULL, NULL, &routing);
  *
- * ------------------------------------------------------------------------------------------------
- * In detail
- * ------------------------------------------------------------------------------------------------
  * None of these functions needs a capturer or a device.
  */
 #ifndef ROUTECAP_SERIALIZED_H

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 3f4d16e704c6d902636520f3025260ae2c6d16ae54ec33a4f7e2c146aad18a69
+// Of headers with the SHA-256 e2653f5182121ef613f7fd293edc0274e47acf83b957c4ddff426f99b61c2aac
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -2597,7 +2597,7 @@ unsafe extern "C" {
     ///                          cells, coverage->blocks in all; may be NULL if capacity is 0.
     /// @param[in] missing_size  sizeof(routecap_missing) of the caller, in bytes.
     /// @param[in] capacity      How many elements there is room for.
-    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE; ROUTECAP_ERR_NOT_READY.
+    /// @return ROUTECAP_OK; ROUTECAP_INCOMPLETE (also if no cell is valid); ROUTECAP_ERR_NOT_READY.
     pub fn routecap_routing_coverage(
         routing: *const routecap_routing,
         coverage: *mut routecap_coverage,
