@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._config import Config, Settings
-from ._constants import Backend, Role, Status
+from ._constants import Backend, Dtype, Role, Status
 from ._docs import documented
 from ._layers import experts_per_token
 from ._library import raw
@@ -132,6 +132,11 @@ class Opened:
     def layer_visit(self) -> NDArray[np.uint32]:
         """How often a looped decoder ran each layer before, [layers]."""
         return self._config.layer_visit.copy()
+
+    @property
+    def weights_dtype(self) -> Dtype | None:
+        """Of the weights that it captures beside the ids: F32, F16 or BF16; None: it captures none."""
+        return self._config.weights_dtype
 
     def __repr__(self) -> str:
         config = self._config

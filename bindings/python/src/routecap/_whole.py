@@ -9,14 +9,21 @@ from ._constants import Missing, Status
 from ._errors import error
 from ._message import WireHint
 from ._routing import Routing
+from .names import WireFactName
 
 
-def whole_rows(routing: Routing, layers: int | None, first: int, who: str) -> NDArray[Any]:
+def whole_rows(
+    routing: Routing,
+    layers: int | None,
+    first: int,
+    who: str,
+    allow: tuple[WireFactName, ...] = ("tags", "first"),
+) -> NDArray[Any]:
     """Ids [rows, layers, k] of a routing that has every cell: uint8 up to 256 experts, else uint16.
 
     layers: Of the decoder; those that were not captured are zeros. None: the captured layers, which
     must be the decoder's first ones. first: The position with which the rows must begin. who: Reads
-    them.
+    them. allow: What the ids need not say.
 
     Raises:
         Error: The array would say less than the routing, or something else.
@@ -36,7 +43,7 @@ def whole_rows(routing: Routing, layers: int | None, first: int, who: str) -> ND
             " slice it, or give first=...",
         )
     dtype = np.dtype(np.uint8 if routing.experts <= 256 else np.uint16)
-    written = routing.to_wire("raw", dtype=dtype, columns=layers, allow=("tags", "first"))
+    written = routing.to_wire("raw", dtype=dtype, columns=layers, allow=allow)
     columns = routing.layers if layers is None else layers
     return np.frombuffer(written, dtype).reshape(routing.rows, columns, routing.k)
 
