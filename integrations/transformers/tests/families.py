@@ -224,11 +224,13 @@ def checkpoint(model: Any, **options: Any) -> None:
 
 class Witness:
     """Plain hooks on the routers, which tell of each forward pass [rows, k] ids for each layer,
-    sorted: `passes` is a list of {layer: ids}.
+    sorted: `passes` is a list of {layer: ids}. `weights` is the same of the weights that they gave,
+    in the order of the sorted ids.
     """
 
     def __init__(self, model: Any, k: int = K) -> None:
         self.passes: list[dict[int, torch.Tensor]] = []
+        self.weights: list[dict[int, torch.Tensor]] = []
         self._k = k
         self._undo: list[Callable[[], object]] = []
         modules = dict(model.named_modules())
@@ -270,7 +272,12 @@ class Witness:
             ]  # logits are the last or the only ones
         if not self.passes or layer in self.passes[-1]:
             self.passes.append({})
-        self.passes[-1][layer] = ids[0].sort(-1).values.cpu()
+            self.weights.append({})
+        ordered = ids[0].sort(-1)
+        self.passes[-1][layer] = ordered.values.cpu()
+        for each in tensors:
+            if each.is_floating_point() and each.shape == ids[0].shape:
+                self.weights[-1][layer] = each.detach().gather(-1, ordered.indices).cpu()
 
     def __enter__(self) -> Witness:
         return self

@@ -21,6 +21,7 @@ from routecap.adapter import HeldIds, in_backward
 
 from routecap_tools.metrics import Server, serve_rank
 from . import _ledger, _ops
+from ._chosen import expect_ids, expect_weights, kept_weights
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._places import expect_further, expect_known
@@ -66,12 +67,14 @@ def attach(
             has all places that are hooked and read. Default: what the environment says in
             ROUTECAP_TRANSFORMERS_UNCHECKED; no.
         settings: Of the capturer: `rows`, the most tokens of one forward pass with padding
-            (default 16384), budget_bytes, slots and so on.
+            (default 16384), budget_bytes, slots and so on. weights="float32" captures the weight
+            of each expert too, of whatever type the router gives; "bfloat16" or "float16" keeps
+            half the bytes, where the router gives that.
 
     Raises:
         TypeError: It is no model, or taps are none.
         ValueError: There is nothing to capture, or it is not known how (see `find`), or this release
-            of transformers is not known.
+            of transformers is not known. Weights are wanted that a router does not give.
         RuntimeError: The model is captured already.
     """
     expect_model("attach", model)
@@ -137,6 +140,8 @@ class Capture(Followed):
         steps: bool = False,
     ) -> None:
         self.taps, self.unchecked = taps, unchecked
+        if settings.get("weights") is not None:
+            expect_weights(taps)
         for tap in taps:
             if tap.module in _tapped:
                 raise RuntimeError(
@@ -167,6 +172,7 @@ class Capture(Followed):
         }
         own.update(settings)
         super().__init__(routecap.Capturer(**own), self._device, store)
+        self._weights = self.capturer.weights_dtype
         self.steps: list[Numbers] | None = [] if steps else None
         self._marks = Steps() if steps else None
         self._metrics: Server | None = None
@@ -379,15 +385,17 @@ class Capture(Followed):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _recorder(self, index: int, tap: Tap) -> Callable[..., None]:
-        ids = tap.ids
+        ids, weights = tap.ids, tap.weights if self._weights else None
 
         def record(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object = None
         ) -> None:
+            chosen = ids(args, kwargs, output)
+            beside = None if weights is None else weights(args, kwargs, output).detach()
             if torch.compiler.is_compiling():
-                torch.ops.routecap.record(self._token, ids(args, kwargs, output), self._key, index)
+                torch.ops.routecap.record(self._token, chosen, beside, self._key, index)
             else:
-                self._record(index, ids(args, kwargs, output), hold=True)
+                self._record(index, chosen, beside, hold=True)
 
         return record
 
@@ -417,46 +425,31 @@ class Capture(Followed):
         config = getattr(self.taps[0].module, "config", None)
         return getattr(config, "_experts_implementation", None)
 
-    def _record(self, index: int, ids: torch.Tensor, hold: bool = False) -> None:
+    def _record(
+        self, index: int, ids: torch.Tensor, weights: torch.Tensor | None, hold: bool = False
+    ) -> None:
         """hold: the ids lie in memory that nothing but their tensor's end makes free; a compiler's
         may be used again.
         """
         if not self._inside:  # a layer is computed again, in backward
             return
-        tap, device = self.taps[index], self._devices[index]
+        tap = self.taps[index]
         if index in self._recorded:
             raise ValueError(
                 f"{tap.name} runs more than once in one forward pass: the model runs its layers in a"
                 " loop, or two of them have the same experts, and a token has one row for each"
                 " layer. It cannot be captured; give attach() the taps of layers that run once"
             )
-        if not isinstance(ids, torch.Tensor):
-            raise TypeError(
-                f"the tap of {tap.name} gives {type(ids).__name__}: a tensor is expected, of ids"
-                " [rows, k], or of logits [rows, experts] if the tap has a router"
-            )
-        if ids.device != device and device.type != "meta":
-            raise RuntimeError(
-                f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}:"
-                " detach, move, attach again"
-            )
-        if ids.ndim != 2 or len(ids) != self._rows:
-            raise ValueError(
-                f"{tap.name} is given ids {list(ids.shape)} in a forward pass of {self._rows} rows:"
-                " it sees a part of the tokens, and nothing says which. Give attach() a tap of your"
-                " own on the module that sees them all, whose ids are [rows, k]"
-            )
-        if tap.router is None and ids.shape[1] != tap.k:
-            raise ValueError(
-                f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give"
-                " attach() the tap with its k"
-            )
+        expect_ids(tap, ids, self._rows, self._devices[index])
         self._recorded.add(index)
         hold = hold and ids.device == self._device and not ids.is_inference()
         if ids.device != self._device:
             ids = ids.to(self._device, non_blocking=True)
         if tap.router is not None:
             self.capturer.route(index, tap.router, ids)
+        elif weights is not None and self._weights is not None:
+            beside = kept_weights(tap, weights, ids, self._weights)
+            self.capturer.record(index, ids, weights=beside)
         elif not (
             hold and self._kind() in _VERSIONED and self._held.hold(index, ids, self._capturing())
         ):

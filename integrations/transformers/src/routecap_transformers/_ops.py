@@ -19,7 +19,7 @@ class Capture(Protocol):
 
     def _begin(self, rows: int) -> None: ...
 
-    def _record(self, index: int, ids: torch.Tensor) -> None: ...
+    def _record(self, index: int, ids: torch.Tensor, weights: torch.Tensor | None) -> None: ...
 
     def _snapshot(self) -> None: ...
 
@@ -32,9 +32,11 @@ def _begin(token: torch.Tensor, key: int, rows: int) -> None:
         capture._begin(rows)
 
 
-def _record(token: torch.Tensor, ids: torch.Tensor, key: int, index: int) -> None:
+def _record(
+    token: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None, key: int, index: int
+) -> None:
     if (capture := captures.get(key)) is not None:
-        capture._record(index, ids)
+        capture._record(index, ids, weights)
 
 
 def _snapshot(token: torch.Tensor, key: int) -> None:
@@ -44,7 +46,10 @@ def _snapshot(token: torch.Tensor, key: int) -> None:
 
 for _schema, _kernel in (
     ("routecap::begin(Tensor(a!) token, int key, SymInt rows) -> ()", _begin),
-    ("routecap::record(Tensor(a!) token, Tensor ids, int key, int index) -> ()", _record),
+    (
+        "routecap::record(Tensor(a!) token, Tensor ids, Tensor? weights, int key, int index) -> ()",
+        _record,
+    ),
     ("routecap::snapshot(Tensor(a!) token, int key) -> ()", _snapshot),
 ):
     _name, _, _signature = _schema.partition("(")

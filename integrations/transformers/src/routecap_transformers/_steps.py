@@ -45,6 +45,7 @@ def _with_tags(routing: routecap.Routing, tags: NDArray[np.uint64]) -> routecap.
         rows=routing.rows,
         first=routing.first,
         dtype=routing.dtype,
+        weights_dtype=routing.weights_dtype,
         layer_provenance=routing.layer_provenance,
         id_space=routing.id_space,
         trusted=True,

@@ -11,6 +11,9 @@ What is tapped, by family:
     zaya        the experts get id 0 for a token that skips them. The router's choice is made again
                 from its logits, as it makes it; the id of a skip is the one behind the experts
 
+Weights are those that the experts are given beside the ids, or that the gate or router puts out in
+their place; llama4's, which has none of the chosen experts alone, are not had.
+
 Rows are those of the forward pass, batch * length of them with padding, in the order of the batch.
 """
 
@@ -57,6 +60,8 @@ class Tap:
     """The module that routes, beside the experts, for those who need weights or logits; None if it
     is not known.
     """
+    weights: Ids | None = field(default=None, repr=False)
+    """From what `ids` is given to the weights [rows, k], that of each id; None: they are not had."""
 
 
 def expect_model(function: str, model: object) -> None:
@@ -172,21 +177,26 @@ def _number(name: str) -> tuple[list[str], int | None]:
 
 
 _IDS = ("top_k_index", "router_indices")
+_WEIGHTS = ("top_k_weights", "routing_weights")
 
 
-def _experts_ids(
-    place: int, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+def _argument(
+    names: tuple[str, ...],
+    place: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: object,
 ) -> torch.Tensor:
-    """place: Of the ids among the arguments."""
+    """One of the arguments that experts are given. place: Of it among them."""
     if len(args) > place:
         return args[place]
-    ids = next((kwargs[name] for name in _IDS if name in kwargs), None)
-    if ids is None:
+    found = next((kwargs[name] for name in names if name in kwargs), None)
+    if found is None:
         raise ValueError(
-            f"the experts are given none of {', '.join(_IDS)}, but {', '.join(kwargs)}: give"
+            f"the experts are given none of {', '.join(names)}, but {', '.join(kwargs)}: give"
             " attach() taps of your own"
         )
-    return ids
+    return found
 
 
 def _gating_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
@@ -194,7 +204,17 @@ def _gating_ids(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> t
     sorted_ids = torch.arange(len(counts), device=order.device).repeat_interleave(
         torch.as_tensor(counts, device=order.device)
     )
-    return torch.empty_like(order).scatter_(0, order, sorted_ids).view(len(args[0]), -1)
+    return _put_back(order, sorted_ids, args)
+
+
+def _gating_weights(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+    order, _, gates, _, _ = output
+    return _put_back(order, gates, args)
+
+
+def _put_back(order: torch.Tensor, by_expert: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
+    """[rows, k] of what a gate gives sorted by expert."""
+    return torch.empty_like(by_expert).scatter_(0, order, by_expert).view(len(args[0]), -1)
 
 
 def _logits(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
@@ -210,24 +230,35 @@ def _zaya_ids(
     return biased.topk(output[2].shape[-1], -1).indices
 
 
-def _known(name: str, module: nn.Module) -> tuple[bool, Ids, routecap.Router | None] | None:
+def _zaya_weights(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
+    weights: torch.Tensor = output[1]
+    return weights
+
+
+def _known(
+    name: str, module: nn.Module
+) -> tuple[bool, Ids, Ids | None, routecap.Router | None] | None:
+    """before, ids, weights and router of a tap."""
     kind = type(module).__name__
     if kind == "ZayaRouter":
-        return False, partial(_zaya_ids, module), None
-    if kind != "ZayaExperts" and (place := _place_of_ids(module.__class__)) is not None:
-        return True, partial(_experts_ids, place), None
+        return False, partial(_zaya_ids, module), _zaya_weights, None
+    if kind != "ZayaExperts" and (place := _place_of(_IDS, module.__class__)) is not None:
+        beside = _place_of(_WEIGHTS, module.__class__)
+        weights = None if beside is None else partial(_argument, _WEIGHTS, beside)
+        return True, partial(_argument, _IDS, place), weights, None
     if kind.endswith("TopKGating") and name.endswith(("mlp.router", "block_sparse_moe.router")):
-        return False, _gating_ids, None  # the other gate of a layer of jetmoe routes its attention
+        # the other gate of a layer of jetmoe routes its attention
+        return False, _gating_ids, _gating_weights, None
     if kind == "Llama4Router":
-        return False, _logits, routecap.Router("topk_sigmoid")
+        return False, _logits, None, routecap.Router("topk_sigmoid")
     return None
 
 
 @cache
-def _place_of_ids(kind: Any) -> int | None:
-    """Where among their arguments modules of a class get ids; None if they get none."""
+def _place_of(arguments: tuple[str, ...], kind: Any) -> int | None:
+    """Where modules of a class get one of these arguments; None if they get none."""
     _, *names = inspect.signature(kind.forward).parameters
-    return next((names.index(name) for name in _IDS if name in names), None)
+    return next((names.index(name) for name in arguments if name in names), None)
 
 
 def _looks_like_routing(module: nn.Module) -> bool:
@@ -242,6 +273,7 @@ def _tap(
     module: nn.Module,
     before: bool,
     ids: Ids,
+    weights: Ids | None,
     router: routecap.Router | None,
 ) -> Tap:
     layer = layer_of(name)
@@ -276,7 +308,7 @@ def _tap(
             " of all of them: this version of transformers gives experts the ids of their own part"
             " (5.19 and later do not), or distributes them otherwise. Give a model that has them all"
         )
-    return Tap(layer, name, module, before, ids, k, experts, router, gate)
+    return Tap(layer, name, module, before, ids, k, experts, router, gate, weights)
 
 
 def _gets_global_ids(module: nn.Module) -> bool:

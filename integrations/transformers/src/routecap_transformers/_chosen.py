@@ -1,0 +1,72 @@
+"""What a tap gives in a forward pass, as it is recorded."""
+
+from __future__ import annotations
+
+import torch
+
+import routecap
+
+from ._taps import Tap
+
+_TYPES = {
+    routecap.Dtype.F32: torch.float32,
+    routecap.Dtype.F16: torch.float16,
+    routecap.Dtype.BF16: torch.bfloat16,
+}
+
+
+def expect_weights(taps: list[Tap]) -> None:
+    """Every tap has weights."""
+    without = [tap for tap in taps if tap.weights is None or tap.router is not None]
+    if without:
+        names = ", ".join(f"{tap.name} ({type(tap.module).__name__})" for tap in without)
+        raise ValueError(
+            f"the weights of {names} are not had: leave weights out, or give attach() taps with"
+            " `weights` of your own"
+        )
+
+
+def expect_ids(tap: Tap, ids: torch.Tensor, rows: int, device: torch.device) -> None:
+    """They are of all rows of a forward pass, on the layer's device."""
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(
+            f"the tap of {tap.name} gives {type(ids).__name__}: a tensor is expected, of ids"
+            " [rows, k], or of logits [rows, experts] if the tap has a router"
+        )
+    if ids.device != device and device.type != "meta":
+        raise RuntimeError(
+            f"{tap.name} was on {device} when the capture was attached, and is on {ids.device}:"
+            " detach, move, attach again"
+        )
+    if ids.ndim != 2 or len(ids) != rows:
+        raise ValueError(
+            f"{tap.name} is given ids {list(ids.shape)} in a forward pass of {rows} rows:"
+            " it sees a part of the tokens, and nothing says which. Give attach() a tap of your"
+            " own on the module that sees them all, whose ids are [rows, k]"
+        )
+    if tap.router is None and ids.shape[1] != tap.k:
+        raise ValueError(
+            f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give"
+            " attach() the tap with its k"
+        )
+
+
+def kept_weights(
+    tap: Tap, weights: torch.Tensor, ids: torch.Tensor, kind: routecap.Dtype
+) -> torch.Tensor:
+    """Weights beside these ids, of the type that is kept. What is narrower is widened, which keeps
+    its value."""
+    if weights.shape != ids.shape:
+        raise ValueError(
+            f"the weights of {tap.name} are {list(weights.shape)}, its ids {list(ids.shape)}: one"
+            " for each id is expected. Give attach() a tap with `weights` of your own"
+        )
+    wanted = _TYPES[kind]
+    if weights.dtype != wanted and (
+        wanted != torch.float32 or weights.dtype not in _TYPES.values()
+    ):
+        raise TypeError(
+            f"the weights of {tap.name} are {weights.dtype}, and are kept bit for bit: attach with"
+            ' weights="float32", which holds every value of the narrower types'
+        )
+    return weights.to(ids.device, wanted, non_blocking=True).contiguous()
