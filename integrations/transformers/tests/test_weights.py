@@ -1,6 +1,7 @@
 """Weights are captured beside the ids, bit for bit as the routers gave them to plain hooks."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -106,5 +107,35 @@ def test_layers_that_run_again_in_backward_leave_the_weights_as_they_were(
     model.train()
     with attach(model, weights="float32") as capture, Witness(model) as witness:
         model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+        [routing] = capture.take()
+    assert np.array_equal(weights_of(routing), seen(witness))
+
+
+@pytest.fixture
+def compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_compiled_model_has_the_weights_of_the_eager_one(model: Any) -> None:
+    run = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        with attach(run, weights="float32") as capture:
+            run(input_ids=TOKENS, use_cache=False)
+            [routing] = capture.take()
+        with Witness(model) as witness:
+            model(input_ids=TOKENS, use_cache=False)
+    assert np.array_equal(weights_of(routing), seen(witness))
+
+
+def test_weights_stay_when_rows_are_told_their_forward_pass(model: Any) -> None:
+    with (
+        attach(model, weights="float32", steps=True) as capture,
+        Witness(model) as witness,
+        torch.no_grad(),
+    ):
+        model(input_ids=TOKENS)
         [routing] = capture.take()
     assert np.array_equal(weights_of(routing), seen(witness))
