@@ -55,7 +55,7 @@ _HANDLES |= set(re.findall(r"^typedef void \(\*(routecap_\w+)\)", _CODE, re.MULT
 
 def _type(declared, address=False):
     """What ctypes has for a type of C. `address`: a pointer to memory is a plain address."""
-    words = declared.replace("const", "")
+    words = declared.replace("const", "").replace("ROUTECAP_NODISCARD", "")
     name, stars = re.search(r"\w+", words)[0], words.count("*")
     if name == "char":
         return c_char_p
