@@ -62,6 +62,7 @@ def test_a_trace_has_the_experts_of_each_cell_and_its_visit(sample: Sample, tmp_
     assert [each["visit"] for each in lines] == [RULES["layer_visit"][l] for _, l, _ in LINES]
 
 
+@pytest.mark.slow  # pyarrow has 170 MB
 def test_a_trace_in_parquet_is_null_where_there_is_no_expert(
     sample: Sample, tmp_path: Path
 ) -> None:
