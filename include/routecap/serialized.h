@@ -105,12 +105,12 @@ routecap_routing_deserialize(const void *data, size_t bytes, routecap_import_fla
  * Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
  * of a different process, file format or engine.
  *
- *     routecap_segment segment = {.first = 0, .rows = ROWS, .ids = ids};   // all cells are valid
- *     routecap_view view = {.struct_size = sizeof view, .dtype = ROUTECAP_DTYPE_U8,
- *                           .layers = LAYERS, .k = K, .experts = EXPERTS, .rows = ROWS,
- *                           .segments = &segment, .segment_size = sizeof segment,
- *                           .segment_count = 1};                // ids: uint8_t [rows, layers, k]
- *     routecap_routing_import(&view, 0, NULL, NULL, &routing);
+ *   routecap_segment segment = {.first = 0, .rows = ROWS, .ids = ids};   // all cells are valid
+ *   routecap_view view = {.struct_size = sizeof view, .dtype = ROUTECAP_DTYPE_U8,
+ *                         .layers = LAYERS, .k = K, .experts = EXPERTS, .rows = ROWS,
+ *                         .segments = &segment, .segment_size = sizeof segment,
+ *                         .segment_count = 1};                // ids: uint8_t [rows, layers, k]
+ *   routecap_routing_import(&view, 0, NULL, NULL, &routing);
  *
  * The rows are checked as in routecap_routing_deserialize. In a cell that is not valid, the first
  * id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the

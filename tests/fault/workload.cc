@@ -234,7 +234,7 @@ void Workload::create() {
     CALL(routecap_config_init, &config, sizeof config);
     config.backend = backend();
     config.layers = kShape.layers, config.k = kShape.k, config.experts = kShape.experts,
-    config.rows = kShape.rows;
+    config.rows = kShape.rows, config.slots = 3;
     config.flags = ROUTECAP_CONFIG_LOAD | (manual_ ? ROUTECAP_CONFIG_MANUAL_PROGRESS : 0u);
     config.layer_provenance = provenance.data();
     routecap_memory memory{};

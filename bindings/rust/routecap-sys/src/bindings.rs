@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 e2653f5182121ef613f7fd293edc0274e47acf83b957c4ddff426f99b61c2aac
+// Of headers with the SHA-256 97bb0aa13fdd9d567793a354cd7e2b27d1f41a1b50c4f2db176df1b882301b21
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -2829,12 +2829,12 @@ unsafe extern "C" {
     /// Make a routing from arrays of any origin: the inverse of routecap_routing_view. Use it for rows
     /// of a different process, file format or engine.
     ///
-    ///     routecap_segment segment = {.first = 0, .rows = ROWS, .ids = ids};   // all cells are valid
-    ///     routecap_view view = {.struct_size = sizeof view, .dtype = ROUTECAP_DTYPE_U8,
-    ///                           .layers = LAYERS, .k = K, .experts = EXPERTS, .rows = ROWS,
-    ///                           .segments = &segment, .segment_size = sizeof segment,
-    ///                           .segment_count = 1};                // ids: uint8_t [rows, layers, k]
-    ///     routecap_routing_import(&view, 0, NULL, NULL, &routing);
+    ///   routecap_segment segment = {.first = 0, .rows = ROWS, .ids = ids};   // all cells are valid
+    ///   routecap_view view = {.struct_size = sizeof view, .dtype = ROUTECAP_DTYPE_U8,
+    ///                         .layers = LAYERS, .k = K, .experts = EXPERTS, .rows = ROWS,
+    ///                         .segments = &segment, .segment_size = sizeof segment,
+    ///                         .segment_count = 1};                // ids: uint8_t [rows, layers, k]
+    ///   routecap_routing_import(&view, 0, NULL, NULL, &routing);
     ///
     /// The rows are checked as in routecap_routing_deserialize. In a cell that is not valid, the first
     /// id is the reason, and the others are ignored. If the first id is none of ROUTECAP_MISSING_*, the
