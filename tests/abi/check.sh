@@ -29,7 +29,7 @@ assertions() {
 named() {
     local text
     text=$(echo '#include <routecap.h>' | "$compiler" -std=c11 -I"$headers" -E -dD -x c -) || return
-    sed -n -E 's/^#define (ROUTECAP_[A-Z0-9_]+) .+/\1/p' <<< "$text" | grep -vE '^(ROUTECAP_VERSION_|ROUTECAP_API)'
+    sed -n -E 's/^#define (ROUTECAP_[A-Z0-9_]+) .+/\1/p' <<< "$text" | grep -vE '^ROUTECAP_(VERSION_|API|NODISCARD)'
     awk '
         /^typedef struct [a-z_]+ \{/ { type = $3; print type; next }
         /^}/ { type = "" }

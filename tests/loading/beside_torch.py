@@ -25,8 +25,8 @@ def use(path):
     routecap = ctypes.CDLL(path)
     routecap.routecap_last_error.restype = ctypes.c_char_p
     config = (
-        ctypes.c_uint32 * 22
-    )()  # routecap_config: struct_size, backend, role, device, layers, k, experts, rows, ...
+        ctypes.c_uint32 * 64
+    )()  # routecap_config, and zeros behind it: struct_size, backend, role, device, layers, k, ...
     check(
         routecap.routecap_config_init(config, ctypes.c_size_t(ctypes.sizeof(config))) == 0,
         "config_init",
