@@ -58,11 +58,6 @@ struct Layers {
     size_t size() const { return map.size(); }
     // Appends layer l of others.
     void add(const Layers &from, size_t l);
-    // Whether cells of layer l are the same here and there.
-    bool same_cells(size_t l, const Layers &other, size_t of_other) const {
-        return experts[l] == other.experts[of_other] && k[l] == other.k[of_other] &&
-               least[l] == other.least[of_other];
-    }
     // What names a layer in every shape: they ascend by it.
     std::pair<int32_t, uint32_t> key(size_t l) const { return {map[l], visit[l]}; }
     // The layer with this key, or size().

@@ -66,11 +66,11 @@ private:
     int32_t check_columns(const routecap_source &s, std::span<const RecordedLayer> layers,
                           uint32_t &k) const;
     int32_t check_source(const routecap_source &s, std::span<const RecordedLayer> layers,
-                         kernels::Source &source) const;
+                         kernels::Source &source, uint32_t &k) const;
     int32_t record(const routecap_source &source, std::span<const RecordedLayer> layers,
                    routecap_stream stream);
     int32_t check_weights(const routecap_source &s, std::span<const RecordedLayer> layers,
-                          RecordSource &source) const;
+                          uint32_t k, RecordSource &source) const;
     int32_t whole_step(const RecordSource &source, std::span<const RecordedLayer> layers,
                        routecap_stream stream);
 

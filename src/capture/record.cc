@@ -80,6 +80,7 @@ void ForwardPath::note_recorded(uint32_t layer, const kernels::Placement &to,
 int32_t ForwardPath::check_columns(const routecap_source &s, std::span<const RecordedLayer> layers,
                                    uint32_t &k) const {
     const Shape &shape = *config_.shape;
+    k = 1;
     const uint32_t k_source = s.k_source != 0 ? s.k_source : shape.k;
     for (const RecordedLayer &l : layers) {
         if (int32_t status = check_exists(l.layer); status < 0) return status;
@@ -99,11 +100,10 @@ int32_t ForwardPath::check_columns(const routecap_source &s, std::span<const Rec
 }
 
 int32_t ForwardPath::check_source(const routecap_source &s, std::span<const RecordedLayer> layers,
-                                  kernels::Source &source) const {
+                                  kernels::Source &source, uint32_t &k) const {
     const uint32_t element = source_element_bytes(s.dtype);
     if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a source's", s.dtype);
     const uint32_t k_source = s.k_source != 0 ? s.k_source : config_.shape->k;
-    uint32_t k = 1;
     if (int32_t status = check_columns(s, layers, k); status < 0) return status;
     if ((s.flags & ~(ROUTECAP_SOURCE_OVERLAP | ROUTECAP_SOURCE_WHOLE_STEP)) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "source.flags is %u", s.flags);
@@ -130,7 +130,7 @@ int32_t ForwardPath::check_source(const routecap_source &s, std::span<const Reco
 }
 
 int32_t ForwardPath::check_weights(const routecap_source &s, std::span<const RecordedLayer> layers,
-                                   RecordSource &source) const {
+                                   uint32_t k, RecordSource &source) const {
     const int32_t wanted = config_.shape->weights_dtype;
     const bool in_ids = s.dtype == ROUTECAP_DTYPE_ID16_BF16 && wanted == ROUTECAP_DTYPE_BF16;
     const bool given = std::any_of(layers.begin(), layers.end(),
@@ -149,8 +149,6 @@ int32_t ForwardPath::check_weights(const routecap_source &s, std::span<const Rec
     if (row_stride < 0)
         return report(ROUTECAP_ERR_ARGUMENT, "source.weights_row_stride is %lld",
                       static_cast<long long>(row_stride));
-    uint32_t k = 1;
-    if (int32_t status = check_columns(s, layers, k); status < 0) return status;
     const bool dense = s.weights_row_stride == 0;
     source.weights = {row_stride, 0};
     return check_ids_bytes(
@@ -207,8 +205,9 @@ int32_t ForwardPath::record(const routecap_source &s, std::span<const RecordedLa
     bool capturing = false;
     if (int32_t status = backend_->enter(stream, capturing); status < 0) return status;
     RecordSource source;
-    if (int32_t status = check_source(s, layers, source.ids); status < 0) return status;
-    if (int32_t status = check_weights(s, layers, source); status < 0) return status;
+    uint32_t k = 0;
+    if (int32_t status = check_source(s, layers, source.ids, k); status < 0) return status;
+    if (int32_t status = check_weights(s, layers, k, source); status < 0) return status;
     const bool whole = (s.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
     if (whole && (s.first_row != 0 || s.live_rows != nullptr || s.row_base != nullptr ||
                   s.row_index != nullptr || (s.flags & ROUTECAP_SOURCE_OVERLAP) != 0))
