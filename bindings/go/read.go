@@ -155,11 +155,8 @@ func CopyTo[T ID](
 	dst []T,
 	mask []uint8,
 ) (needed uint64, outcome Result, err error) {
-	view := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
-	outcome, err = r.call("routecap_routing_view", func(routing unsafe.Pointer) Result {
-		return routecap_routing_view(routing, &view)
-	})
-	if err != nil {
+	var view cView
+	if outcome, err = r.look(func(v *cView) { view = *v }); err != nil {
 		return 0, outcome, err
 	}
 	return copyIDs(
@@ -202,11 +199,8 @@ func CopyWeights[T Weight](
 	dst []T,
 	mask []uint8,
 ) (needed uint64, outcome Result, err error) {
-	view := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
-	outcome, err = r.call("routecap_routing_view", func(routing unsafe.Pointer) Result {
-		return routecap_routing_view(routing, &view)
-	})
-	if err != nil {
+	var view cView
+	if outcome, err = r.look(func(v *cView) { view = *v }); err != nil {
 		return 0, outcome, err
 	}
 	options.dtype = DTypeF32

@@ -242,15 +242,21 @@ type Segment struct {
 // Errors: ErrNotReady.
 func (r *Routing) View() (View, error) {
 	var view View
-	_, err := r.call("routecap_routing_view", func(p unsafe.Pointer) Result {
+	_, err := r.look(func(v *cView) { view = v.copied() })
+	return view, err
+}
+
+// look has see called with what the library shows of the routing, whose pointers are valid until it
+// returns: a Close waits for it.
+func (r *Routing) look(see func(*cView)) (Result, error) {
+	return r.call("routecap_routing_view", func(p unsafe.Pointer) Result {
 		v := cView{structSize: uint32(unsafe.Sizeof(cView{}))}
 		seen := routecap_routing_view(p, &v)
 		if seen.Status == OK {
-			view = v.copied() // before a Close can free the segments
+			see(&v)
 		}
 		return seen
 	})
-	return view, err
 }
 
 // copied returns the view of a routing as Go has it; the inverse of View.pass.
