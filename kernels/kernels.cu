@@ -13,83 +13,71 @@ __device__ inline void run(const Body &body) {
         body.item(0, i);
 }
 
+// The validity of the cells of a warp, of which eight neighbours share a byte: the first of them
+// writes it.
+template <class Body>
+__device__ inline void write_validity(const Body &body, uint8_t *to, uint32_t row, uint32_t group,
+                                      bool writes, uint32_t valid) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t ids = __ballot_sync(0xffffffffu, (valid & kIdsValid) != 0);
+    uint32_t weights = 0;
+    if constexpr (Body::kWeights)
+        weights = __ballot_sync(0xffffffffu, (valid & kWeightsValid) != 0);
+    if (writes) body.set_validity(to, row, group, ids >> lane, weights >> lane);
+}
+
 // A snapshot has a thread for every cell: the eight of a byte of validity are neighbours in a warp.
 // What a thread needs of the layers' table it reads while the control words are still on their way.
 // (To fetch the ids then too costs 4 us with 1024 rows, and gains nothing with 64.)
-template <class Id, uint32_t K>
-__device__ inline void run(const Snapshot<Id, K> &body) {
+template <class Body>
+__device__ inline void run_snapshot(const Body &body) {
     const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    SinkLayer sink = body.layers[min(i % cells, body.layer_count - 1)];
+    auto sink = body.sink(min(i % cells, body.layer_count - 1));
     const uint32_t items = body.outer() * cells;
     uint8_t *to = items > 0 ? body.slot() : nullptr;
     for (uint32_t first = i - lane; first < items;
          first += gridDim.x * blockDim.x, i = first + lane) {
         const uint32_t row = i / cells, layer = i % cells;
-        if (i >= gridDim.x * blockDim.x) sink = body.layers[min(layer, body.layer_count - 1)];
-        const bool valid = i < items && layer < body.layer_count && body.cell(to, row, layer, sink);
-        const uint32_t all = __ballot_sync(0xffffffffu, valid);
-        if (i < items && layer % 8 == 0) body.set_validity(to, row, layer / 8, all >> lane);
+        if (i >= gridDim.x * blockDim.x) sink = body.sink(min(layer, body.layer_count - 1));
+        uint32_t valid = 0;
+        if (i < items && layer < body.layer_count) valid = body.cell(to, row, layer, sink);
+        write_validity(body, to, row, layer / 8, i < items && layer % 8 == 0, valid);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
 }
-
+template <class Id, uint32_t K>
+__device__ inline void run(const Snapshot<Id, K> &body) {
+    run_snapshot(body);
+}
 template <class Id, uint32_t K, class W>
 __device__ inline void run(const SnapshotWeights<Id, K, W> &body) {
-    const Snapshot<Id, K> &snapshot = body.snapshot;
-    const uint32_t cells = body.inner() * 8, lane = threadIdx.x % 32;
-    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    const uint32_t items = body.outer() * cells;
-    uint8_t *to = items > 0 ? snapshot.slot() : nullptr;
-    for (uint32_t first = i - lane; first < items;
-         first += gridDim.x * blockDim.x, i = first + lane) {
-        const uint32_t row = i / cells, layer = i % cells;
-        bool valid = false, there = false;
-        if (i < items && layer < snapshot.layer_count)
-            valid = body.cell(to, row, layer, snapshot.layers[layer], body.sinks[layer], there);
-        const uint32_t all = __ballot_sync(0xffffffffu, valid),
-                       weighted = __ballot_sync(0xffffffffu, there);
-        if (i < items && layer % 8 == 0)
-            body.set_validity(to, row, layer / 8, all >> lane, weighted >> lane);
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) body.once();
+    run_snapshot(body);
 }
 
 // As a snapshot's. Eight layers have their own row of blocks, and so a block reads the parameters of
 // eight layers only.
-template <class Id, uint32_t K>
-__device__ inline void run(const WholeStep<Id, K> &body) {
+template <class Body>
+__device__ inline void run_whole_step(const Body &body) {
     const uint32_t items = body.outer() * 8, lane = threadIdx.x % 32, group = blockIdx.y;
     const uint32_t layer = group * 8 + lane % 8;
-    uint8_t *to = items > 0 ? body.snapshot.slot() : nullptr;
+    uint8_t *to = items > 0 ? body.slot() : nullptr;
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i - lane < items;
          i += gridDim.x * blockDim.x) {
         const uint32_t row = i / 8;
-        const bool valid =
-            i < items && layer < body.snapshot.layer_count && body.cell(to, row, layer);
-        const uint32_t all = __ballot_sync(0xffffffffu, valid);
-        if (i < items && lane % 8 == 0) body.snapshot.set_validity(to, row, group, all >> lane);
+        uint32_t valid = 0;
+        if (i < items && layer < body.layer_count()) valid = body.cell(to, row, layer);
+        write_validity(body, to, row, group, i < items && lane % 8 == 0, valid);
     }
     if (blockIdx.x == 0 && group == 0 && threadIdx.x == 0) body.once();
 }
-
+template <class Id, uint32_t K>
+__device__ inline void run(const WholeStep<Id, K> &body) {
+    run_whole_step(body);
+}
 template <class Id, uint32_t K, class W>
 __device__ inline void run(const WholeStepWeights<Id, K, W> &body) {
-    const uint32_t items = body.outer() * 8, lane = threadIdx.x % 32, group = blockIdx.y;
-    const uint32_t layer = group * 8 + lane % 8;
-    uint8_t *to = items > 0 ? body.step.snapshot.slot() : nullptr;
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i - lane < items;
-         i += gridDim.x * blockDim.x) {
-        const uint32_t row = i / 8;
-        bool valid = false, there = false;
-        if (i < items && layer < body.step.snapshot.layer_count)
-            valid = body.cell(to, row, layer, there);
-        const uint32_t all = __ballot_sync(0xffffffffu, valid),
-                       weighted = __ballot_sync(0xffffffffu, there);
-        if (i < items && lane % 8 == 0)
-            body.set_validity(to, row, group, all >> lane, weighted >> lane);
-    }
-    if (blockIdx.x == 0 && group == 0 && threadIdx.x == 0) body.once();
+    run_whole_step(body);
 }
 
 // If record is launched as a dependent of the router, it lets the consumer start at once, and reads

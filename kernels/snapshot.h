@@ -38,8 +38,27 @@ ROUTECAP_BODY bool distinct(const Id *ids, uint32_t k) {
     }
 }
 
+// What is valid of a cell: bits.
+constexpr uint32_t kIdsValid = 1, kWeightsValid = 2;
+
+// The cells of eight layers and their validity: on the host, an item of every body that fills a
+// slot. On a device eight threads do this.
+template <class Body>
+ROUTECAP_BODY void fill_eight(const Body &body, uint32_t layer_count, uint32_t row, uint32_t g) {
+    uint8_t *to = body.slot();
+    uint32_t ids = 0, weights = 0;
+    for (uint32_t l = g * 8; l < g * 8 + 8 && l < layer_count; l++) {
+        const uint32_t valid = body.cell(to, row, l);
+        ids |= static_cast<uint32_t>((valid & kIdsValid) != 0) << l % 8;
+        weights |= static_cast<uint32_t>((valid & kWeightsValid) != 0) << l % 8;
+    }
+    body.set_validity(to, row, g, ids, weights);
+}
+
 template <class Id, uint32_t K>
 struct Snapshot {
+    static constexpr bool kWeights = false;
+
     SinkTable layers;
     uint32_t layer_count;
     uint32_t k;
@@ -91,19 +110,25 @@ struct Snapshot {
         return n;
     }
 
-    // One cell, from its layer's sink to the slot. Whether it is valid.
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer,
-                            const SinkLayer &sink) const {
-        Ids<Id, K> out;
-        return cell(to, row, layer, sink, out);
-    }
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, const SinkLayer &sink,
-                            Ids<Id, K> &out) const {
+    // One cell, from its layer's sink to the slot, and its ids to `out`. Whether they are valid.
+    ROUTECAP_BODY bool take_ids(uint8_t *to, uint32_t row, uint32_t layer, const SinkLayer &sink,
+                                Ids<Id, K> &out) const {
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
         if (sink.ids != nullptr)
             with_row(sink, row, [&](auto *ids) { reason = narrow(ids, sink.rule, out); });
         return put(to, row, layer, reason, out);
     }
+    // One cell. What of it is valid.
+    ROUTECAP_BODY uint32_t cell(uint8_t *to, uint32_t row, uint32_t layer,
+                                const SinkLayer &sink) const {
+        Ids<Id, K> out;
+        return take_ids(to, row, layer, sink, out) ? kIdsValid : 0;
+    }
+    ROUTECAP_BODY uint32_t cell(uint8_t *to, uint32_t row, uint32_t layer) const {
+        return cell(to, row, layer, sink(layer));
+    }
+    ROUTECAP_BODY SinkLayer sink(uint32_t layer) const { return layers[layer]; }
+
     // Writes a cell that is valid if there is no reason.
     ROUTECAP_BODY bool put(uint8_t *to, uint32_t row, uint32_t layer, uint8_t reason,
                            Ids<Id, K> &out) const {
@@ -115,17 +140,12 @@ struct Snapshot {
         return reason == 0;
     }
 
-    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t valid) const {
-        layout.row.set_validity(layout.at(to, row), g, static_cast<uint8_t>(valid));
+    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t ids,
+                                    uint32_t /*weights*/) const {
+        layout.row.set_validity(layout.at(to, row), g, static_cast<uint8_t>(ids));
     }
-
-    // One byte of validity. On a device eight threads do this.
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
-        uint8_t *to = slot();
-        uint32_t valid = 0;
-        for (uint32_t l = g * 8; l < g * 8 + 8 && l < layer_count; l++)
-            valid |= static_cast<uint32_t>(cell(to, row, l, layers[l])) << l % 8;
-        set_validity(to, row, g, valid);
+        fill_eight(*this, layer_count, row, g);
     }
 
     // Once per launch, in no order with the items: the slot covers what was armed, unless this is a

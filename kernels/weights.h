@@ -101,108 +101,94 @@ struct RecordWeights {
     }
 };
 
-// The weights of a cell that was narrowed, of which `valid` says whether it has ids, and `there`
-// whether weights were found. In the record they are zeros where they are not there, and in columns
-// without an expert. A cell without experts lacks none. Whether they are there.
+// Puts the weights of a cell into its record. `valid` says whether the cell has ids, and `there`
+// whether weights were found. They are zeros where they are not there, and in columns without an
+// expert. A cell without experts lacks none. What of the cell is valid.
 template <class Id, uint32_t K, class W>
-ROUTECAP_BODY bool keep_weights(const Snapshot<Id, K> &snapshot, const NanRule &nan,
-                                const CellRule &rule, uint8_t *row, uint32_t layer,
-                                const Ids<Id, K> &ids, bool valid, bool there, Ids<W, K> &cell) {
+ROUTECAP_BODY uint32_t put_weights(const Snapshot<Id, K> &snapshot, const NanRule &nan,
+                                   const CellRule &rule, uint8_t *to, uint32_t row, uint32_t layer,
+                                   const Ids<Id, K> &ids, bool valid, bool there, Ids<W, K> &cell) {
     const uint32_t used = valid ? snapshot.used(ids, rule) : 0;
     there = valid && (there || used == 0);
     for (uint32_t c = 0; c < used; c++) there &= !nan.is_nan(cell[c]);
     for (uint32_t c = 0; c < columns<K>(snapshot.k); c++)
         if (!there || c >= used) cell[c] = 0;
-    store(reinterpret_cast<W *>(snapshot.layout.row.weights(row, layer)), cell, snapshot.k);
-    return there;
+    const RowLayout &layout = snapshot.layout.row;
+    store(reinterpret_cast<W *>(layout.weights(snapshot.layout.at(to, row), layer)), cell,
+          snapshot.k);
+    return (valid ? kIdsValid : 0) | (there ? kWeightsValid : 0);
+}
+
+template <class Id, uint32_t K>
+ROUTECAP_BODY void set_both_validities(const Snapshot<Id, K> &snapshot, uint8_t *to, uint32_t row,
+                                       uint32_t g, uint32_t ids, uint32_t weights) {
+    snapshot.set_validity(to, row, g, ids, weights);
+    snapshot.layout.row.set_weights_validity(snapshot.layout.at(to, row), g,
+                                             static_cast<uint8_t>(weights));
 }
 
 template <class Id, uint32_t K, class W>
-struct SnapshotWeights {
-    Snapshot<Id, K> snapshot;
+struct SnapshotWeights : Snapshot<Id, K> {
+    static constexpr bool kWeights = true;
+    struct Sinks {
+        SinkLayer ids;
+        WeightSink weights;
+    };
+
     const WeightSink *sinks;
     NanRule nan;
 
-    ROUTECAP_BODY uint32_t outer() const { return snapshot.outer(); }
-    ROUTECAP_BODY uint32_t inner() const { return snapshot.inner(); }
-
-    // One cell. Whether its ids are valid, and `there` whether its weights are.
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, const SinkLayer &sink,
-                            const WeightSink &from, bool &there) const {
-        const uint32_t width = columns<K>(sink.rule.k);
+    ROUTECAP_BODY uint32_t cell(uint8_t *to, uint32_t row, uint32_t layer, const Sinks &of) const {
         Ids<W, K> weights{};
-        there = from.weights != nullptr;
+        const bool there = of.weights.weights != nullptr;
         if (there)
             load(weights,
-                 static_cast<const W *>(from.weights) + static_cast<int64_t>(row) * from.row_stride,
-                 width);
+                 static_cast<const W *>(of.weights.weights) +
+                     static_cast<int64_t>(row) * of.weights.row_stride,
+                 columns<K>(of.ids.rule.k));
         Ids<Id, K> ids;
-        const bool valid = snapshot.cell(to, row, layer, sink, ids);
-        there = keep_weights(snapshot, nan, sink.rule, snapshot.layout.at(to, row), layer, ids,
-                             valid, there, weights);
-        return valid;
+        const bool valid = this->take_ids(to, row, layer, of.ids, ids);
+        return put_weights(*this, nan, of.ids.rule, to, row, layer, ids, valid, there, weights);
     }
-    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t valid,
-                                    uint32_t there) const {
-        snapshot.set_validity(to, row, g, valid);
-        snapshot.layout.row.set_weights_validity(snapshot.layout.at(to, row), g,
-                                                 static_cast<uint8_t>(there));
+    ROUTECAP_BODY uint32_t cell(uint8_t *to, uint32_t row, uint32_t layer) const {
+        return cell(to, row, layer, sink(layer));
     }
-
+    ROUTECAP_BODY Sinks sink(uint32_t layer) const { return {this->layers[layer], sinks[layer]}; }
+    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t ids,
+                                    uint32_t weights) const {
+        set_both_validities<Id, K>(*this, to, row, g, ids, weights);
+    }
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
-        uint8_t *to = snapshot.slot();
-        uint32_t valid = 0, there = 0;
-        for (uint32_t l = g * 8; l < g * 8 + 8 && l < snapshot.layer_count; l++) {
-            bool weighted = false;
-            valid |= static_cast<uint32_t>(cell(to, row, l, snapshot.layers[l], sinks[l], weighted))
-                     << l % 8;
-            there |= static_cast<uint32_t>(weighted) << l % 8;
-        }
-        set_validity(to, row, g, valid, there);
+        fill_eight(*this, this->layer_count, row, g);
     }
-    ROUTECAP_BODY void once() const { snapshot.once(); }
 };
 
 template <class Id, uint32_t K, class W>
-struct WholeStepWeights {
-    WholeStep<Id, K> step;
+struct WholeStepWeights : WholeStep<Id, K> {
+    static constexpr bool kWeights = true;
+
     WeightSource source;
     NanRule nan;
     const void *weights[kWholeStepLayers];  // nullptr: of this layer only ids
 
-    ROUTECAP_BODY uint32_t outer() const { return step.outer(); }
-    ROUTECAP_BODY uint32_t inner() const { return step.inner(); }
-
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, bool &there) const {
-        const CellRule rule = step.rules[layer];
-        Ids<W, K> from{};
-        there = step.ids[layer] != nullptr && (weights[layer] != nullptr || source.in_ids != 0);
+    ROUTECAP_BODY uint32_t cell(uint8_t *to, uint32_t row, uint32_t layer) const {
+        const CellRule rule = this->rules[layer];
+        const void *from = this->ids[layer];
+        Ids<W, K> found{};
+        const bool there = from != nullptr && (weights[layer] != nullptr || source.in_ids != 0);
         if (there)
-            read_weights(source, step.record.source, weights[layer], step.ids[layer], row, rule.k,
-                         from);
+            read_weights(source, this->record.source, weights[layer], from, row, rule.k, found);
         Ids<Id, K> ids;
-        const bool valid = step.cell(to, row, layer, ids);
-        there = keep_weights(step.snapshot, nan, rule, step.snapshot.layout.at(to, row), layer, ids,
-                             valid, there, from);
-        return valid;
+        const bool valid = this->take_ids(to, row, layer, ids);
+        return put_weights(this->snapshot, nan, rule, to, row, layer, ids, valid, there, found);
     }
-    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t valid,
-                                    uint32_t there) const {
-        step.snapshot.set_validity(to, row, g, valid);
-        step.snapshot.layout.row.set_weights_validity(step.snapshot.layout.at(to, row), g,
-                                                      static_cast<uint8_t>(there));
+    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t ids,
+                                    uint32_t of_weights) const {
+        set_both_validities(this->snapshot, to, row, g, ids, of_weights);
     }
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
-        uint8_t *to = step.snapshot.slot();
-        uint32_t valid = 0, there = 0;
-        for (uint32_t l = g * 8; l < g * 8 + 8 && l < step.snapshot.layer_count; l++) {
-            bool weighted = false;
-            valid |= static_cast<uint32_t>(cell(to, row, l, weighted)) << l % 8;
-            there |= static_cast<uint32_t>(weighted) << l % 8;
-        }
-        set_validity(to, row, g, valid, there);
+        fill_eight(*this, this->layer_count(), row, g);
     }
-    ROUTECAP_BODY void once() const { step.once(); }
 };
 
 }  // namespace routecap::kernels

@@ -14,6 +14,8 @@ constexpr uint32_t kWholeStepLayers = 64;
 
 template <class Id, uint32_t K>
 struct WholeStep {
+    static constexpr bool kWeights = false;
+
     Record<K, 1> record;  // of no layer: how ids are read
     Snapshot<Id, K> snapshot;
     // Of each layer. Those of eight layers are in one line of the cache of parameters each, for a
@@ -28,12 +30,11 @@ struct WholeStep {
     }
     ROUTECAP_BODY uint32_t inner() const { return snapshot.groups(); }
 
-    // One cell. Whether it is valid.
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer) const {
-        Ids<Id, K> out;
-        return cell(to, row, layer, out);
-    }
-    ROUTECAP_BODY bool cell(uint8_t *to, uint32_t row, uint32_t layer, Ids<Id, K> &out) const {
+    ROUTECAP_BODY uint32_t layer_count() const { return snapshot.layer_count; }
+    ROUTECAP_BODY uint8_t *slot() const { return snapshot.slot(); }
+
+    // One cell, and its ids to `out`. Whether they are valid.
+    ROUTECAP_BODY bool take_ids(uint8_t *to, uint32_t row, uint32_t layer, Ids<Id, K> &out) const {
         uint8_t reason = ROUTECAP_MISSING_UNWRITTEN;
         if (ids[layer] != nullptr) {
             const LayerIds from{ids[layer],
@@ -49,12 +50,18 @@ struct WholeStep {
         return snapshot.put(to, row, layer, reason, out);
     }
 
+    // One cell. What of it is valid.
+    ROUTECAP_BODY uint32_t cell(uint8_t *to, uint32_t row, uint32_t layer) const {
+        Ids<Id, K> out;
+        return take_ids(to, row, layer, out) ? kIdsValid : 0;
+    }
+
+    ROUTECAP_BODY void set_validity(uint8_t *to, uint32_t row, uint32_t g, uint32_t ids,
+                                    uint32_t weights) const {
+        snapshot.set_validity(to, row, g, ids, weights);
+    }
     ROUTECAP_BODY void item(uint32_t row, uint32_t g) const {
-        uint8_t *to = snapshot.slot();
-        uint32_t valid = 0;
-        for (uint32_t l = g * 8; l < g * 8 + 8 && l < snapshot.layer_count; l++)
-            valid |= static_cast<uint32_t>(cell(to, row, l)) << l % 8;
-        snapshot.set_validity(to, row, g, valid);
+        fill_eight(*this, layer_count(), row, g);
     }
 
     // Once per launch, in no order with the items. Nothing more can be recorded in this step.

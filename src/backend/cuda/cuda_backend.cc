@@ -582,7 +582,7 @@ int32_t CudaBackend::whole_step(const RecordSource &source, std::span<const Reco
     return with_weights_snapshot(
         [&]<class Id, uint32_t K, class W>(const kernels::SnapshotWeights<Id, K, W> &snapshot) {
             kernels::WholeStepWeights<Id, K, W> body{
-                step_of(snapshot.snapshot), source.weights, snapshot.nan, {}};
+                step_of(snapshot), source.weights, snapshot.nan, {}};
             for (const RecordedLayer &l : layers) body.weights[l.layer] = l.weights;
             return launch(body, items, stream, false, body.inner());
         });
