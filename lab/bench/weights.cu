@@ -4,8 +4,9 @@
 // layers that lie in the device's memory, and its issue. Three kinds of step take turns on one
 // stream: ids alone, ids with bfloat16 weights, and a plain copy of as many bytes as the second
 // brings to the host, by cudaMemcpyAsync into page-locked memory. Each is timed on the device, by
-// events around 20 steps; a row is the median over all turns. Every weight of a step is compared
-// with what was recorded before anything is timed.
+// events around 20 steps that wait behind a kernel until all have been enqueued, so that the calls
+// take no part; a row is the median over all turns. Every weight of a step is compared with what
+// was recorded before anything is timed.
 #include <cuda_runtime.h>
 #include <routecap.h>
 
@@ -31,6 +32,7 @@ void check(bool good, const char *what) {
 struct Capture {
     routecap_capturer *capturer = nullptr;
     routecap_request request = 0;
+    routecap_step last = 0;
     bool weighted;
     uint64_t position = 0;
 
@@ -85,13 +87,13 @@ routecap_step step(Capture &c, const Memory &memory, uint32_t rows, cudaStream_t
     routecap_span span{};
     span.request = c.request, span.position = c.position, span.rows = rows;
     c.position += rows;
-    routecap_step ticket = 0;
-    OK(routecap_step_issue(c.capturer, &span, sizeof span, 1, nullptr, nullptr, &ticket, stream));
-    return ticket;
+    OK(routecap_step_issue(c.capturer, &span, sizeof span, 1, nullptr, nullptr, &c.last, stream));
+    return c.last;
 }
 
-// Forgets the rows, so that the budget lasts.
+// Waits until the rows are filed and forgets them, so that slots and budget last.
 void forget(Capture &c) {
+    OK(routecap_step_finalize(c.capturer, c.last, -1, nullptr));
     OK(routecap_request_close(c.capturer, c.request));
     OK(routecap_request_open(c.capturer, nullptr, &c.request, 1));
     c.position = 0;
@@ -119,11 +121,19 @@ void expect_weights(Capture &c, const Memory &memory, cudaStream_t stream) {
     forget(c);
 }
 
+// Long enough for the host to enqueue kSteps steps.
+__global__ void hold() {
+    const long long begin = clock64();
+    while (clock64() - begin < 2'000'000) {
+    }
+}
+
 template <class F>
 float timed(cudaStream_t stream, F f) {
     cudaEvent_t begin, end;
     CUDA(cudaEventCreate(&begin));
     CUDA(cudaEventCreate(&end));
+    hold<<<1, 1, 0, stream>>>();
     CUDA(cudaEventRecord(begin, stream));
     for (uint32_t i = 0; i < kSteps; i++) f();
     CUDA(cudaEventRecord(end, stream));
