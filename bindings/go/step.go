@@ -160,6 +160,7 @@ func (r *ArrivedRows) pass(a *arrays) Sink {
 		a.refuse(ErrDType, "Weights has dtype %d, and the capturer's weights %d", r.Weights.dtype, dtype)
 		return sink
 	}
+	sink.WeightsDType, sink.WeightsBytes = r.Weights.dtype, r.Weights.bytes()
 	sink.Weights = r.passCells(a, "Weights", r.Weights)
 	return sink
 }

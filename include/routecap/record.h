@@ -86,11 +86,13 @@ typedef struct routecap_sink {
     uint64_t ids_bytes;   /* the bytes at ids, to be checked as in routecap_source: without strides
                              layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
                              does not state it */
-    void *weights;        /* [device] the weights of the same cells: elements of
-                             config.weights_dtype, with the same strides in elements. Begin fills
-                             the rows with NaN, so weights that nobody writes are missing. NULL: the
-                             weights of these layers are missing. Must be NULL without
-                             config.weights_dtype */
+    routecap_dtype weights_dtype; /* config.weights_dtype if weights are given; otherwise 0 */
+    uint32_t reserved;            /* 0 */
+    void *weights;                /* [device] the weights of the same cells, with the same strides
+                                     in elements. Begin fills the rows with NaN, so weights that
+                                     nobody writes are missing. NULL: the weights of these layers
+                                     are missing */
+    uint64_t weights_bytes;       /* the bytes at weights, checked as ids_bytes; 0: not stated */
 } routecap_sink;
 
 /**
@@ -138,8 +140,9 @@ routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *
  * @param[in] sink         The memory, with routecap_config.rows rows or more, and the k of these
  *                         layers. Layers with different layer_k need a call each.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
- *         small, a different k, layers with different layer_k, or ids_bytes); ROUTECAP_ERR_DTYPE;
- *         ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
+ *         small, a different k, layers with different layer_k, ids_bytes or weights_bytes);
+ *         ROUTECAP_ERR_DTYPE (also if weights_dtype is not config.weights_dtype, is set without
+ *         weights, or is 0 with them); ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
  *         ROUTECAP_ERR_DEVICE_LOST.
  * @thread(forward)
  */
@@ -501,8 +504,8 @@ routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap
  *                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
  *                      read. NULL: the rows will not come, and the step is lost.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
- *         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE; in checked mode
- *         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
+ *         different k, a stride below k, ids_bytes or weights_bytes); ROUTECAP_ERR_DTYPE (as of
+ *         routecap_sink_bind); in checked mode ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status

@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "base/structs.h"
 
 namespace routecap {
 
-uint64_t IdsExtent::bytes() const {
+uint64_t Extent::bytes() const {
     uint64_t last = 0;
     for (const Dimension &d : dimensions) {
         if (d.count == 0) return 0;
@@ -19,15 +20,15 @@ uint64_t IdsExtent::bytes() const {
     return last < UINT64_MAX / element_bytes ? (last + 1) * element_bytes : UINT64_MAX;
 }
 
-int32_t check_ids_bytes(uint64_t stated, const IdsExtent &ids, bool dense, const char *what,
+int32_t check_stated_bytes(uint64_t stated, const Extent &of, bool dense, const char *what,
                         const char *advice) {
-    const uint64_t bytes = stated != 0 ? ids.bytes() : 0;
+    const uint64_t bytes = stated != 0 ? of.bytes() : 0;
     if (dense ? stated == bytes || stated == 0 : stated >= bytes) return ROUTECAP_OK;
-    const auto &[layers, rows, columns] = ids.dimensions;
+    const auto &[layers, rows, columns] = of.dimensions;
     return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                  "%s.ids_bytes is %llu, and %llu x %llu rows of %llu ids of %u bytes %s %llu: %s",
+                  "%s is %llu, and %llu x %llu rows of %llu elements of %u bytes %s %llu: %s",
                   what, ull(stated), ull(layers.count), ull(rows.count), ull(columns.count),
-                  ids.element_bytes, dense ? "are" : "with these strides need", ull(bytes), advice);
+                  of.element_bytes, dense ? "are" : "with these strides need", ull(bytes), advice);
 }
 
 namespace {
@@ -46,35 +47,42 @@ bool strides_of(const routecap_sink &sink, Strides &strides) {
     return strides.layer <= kFar * 1024;
 }
 
-int32_t check_sink_bytes(const routecap_sink &sink, const Strides &strides, uint32_t layers,
-                         const char *name) {
-    return check_ids_bytes(sink.ids_bytes,
-                           {{{{layers, strides.layer}, {sink.rows, strides.row}, {sink.k, 1}}},
-                            sink_element_bytes(sink.dtype)},
-                           sink.row_stride == 0 && sink.layer_stride == 0, name,
-                           "check rows, strides and dtype");
-}
-
-int32_t check_sink_weights(const routecap_sink &sink, uint32_t weight_bytes) {
-    if (sink.weights == nullptr) return ROUTECAP_OK;
-    if (weight_bytes == 0)
-        return report(ROUTECAP_ERR_ARGUMENT,
-                      "weights is set, and config.weights_dtype says that none are captured");
-    if (reinterpret_cast<uintptr_t>(sink.weights) % weight_bytes != 0)
-        return report(ROUTECAP_ERR_ARGUMENT, "weights is not aligned to %u bytes", weight_bytes);
-    return ROUTECAP_OK;
+// The lengths that a sink states, and what it says of weights.
+int32_t check_memory(const routecap_sink &sink, const Strides &strides, uint32_t layers,
+                     const Shape &shape) {
+    const bool dense = sink.row_stride == 0 && sink.layer_stride == 0;
+    Extent extent{{{{layers, strides.layer}, {sink.rows, strides.row}, {sink.k, 1}}},
+                  sink_element_bytes(sink.dtype)};
+    if (int32_t s = check_stated_bytes(sink.ids_bytes, extent, dense, "ids_bytes of the sink",
+                                       "check rows, strides and dtype");
+        s < 0)
+        return s;
+    if (sink.reserved != 0) return refuse_reserved(static_cast<int32_t>(sink.reserved));
+    const bool given = sink.weights != nullptr;
+    if (given != (sink.weights_dtype != 0) ||
+        (given && sink.weights_dtype != shape.weights_dtype))
+        return report(ROUTECAP_ERR_DTYPE,
+                      "weights_dtype of the sink is %d, %s weights are given, and the capturer's "
+                      "are %d",
+                      sink.weights_dtype, given ? "and" : "no", shape.weights_dtype);
+    if (!given) return ROUTECAP_OK;
+    extent.element_bytes = shape.weight_bytes;
+    if (reinterpret_cast<uintptr_t>(sink.weights) % shape.weight_bytes != 0)
+        return report(ROUTECAP_ERR_ARGUMENT, "weights is not aligned to %u bytes",
+                      shape.weight_bytes);
+    return check_stated_bytes(sink.weights_bytes, extent, dense, "weights_bytes of the sink",
+                              "check rows, strides and weights_dtype");
 }
 
 }  // namespace
 
 Sink::Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids, void *weights)
     : rows_(rows),
-      k_(shape.k),
-      weight_bytes_(shape.weight_bytes),
+      shape_(shape),
       layers_(shape.layers),
       weights_(shape.weight_bytes != 0 ? shape.layers : 0),
       fixed_(shape.layers, 0) {
-    const size_t layer_bytes = sink_layer_bytes(rows, k_, dtype);
+    const size_t layer_bytes = sink_layer_bytes(rows, shape.k, dtype);
     for (size_t l = 0; l < layers_.size(); l++)
         layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr,
                       shape.rules[l].k, dtype, shape.rules[l]};
@@ -95,7 +103,6 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
         return report(ROUTECAP_ERR_ARGUMENT, "nothing to bind: ids is NULL or layers is 0");
     if (reinterpret_cast<uintptr_t>(sink.ids) % element != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "ids is not aligned to %u bytes", element);
-    if (int32_t s = check_sink_weights(sink, weight_bytes_); s < 0) return s;
     Strides strides{};
     const uint32_t k = layers_[first_layer].rule.k;
     if (!strides_of(sink, strides) || sink.rows < rows_ || sink.k != k || strides.row < k ||
@@ -111,7 +118,7 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
                 "layer %u has rows of %u, and layer %u of %u: bind them by calls of their "
                 "own",
                 first_layer, k, l, layers_[l].rule.k);
-    if (int32_t s = check_sink_bytes(sink, strides, layers, "sink"); s < 0) return s;
+    if (int32_t s = check_memory(sink, strides, layers, shape_); s < 0) return s;
     const auto bound = [&](uint32_t l) {
         void *ids = static_cast<uint8_t *>(sink.ids) +
                     static_cast<int64_t>(l - first_layer) * strides.layer * element;
@@ -121,7 +128,7 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
         void *weights = sink.weights == nullptr ? nullptr
                                                 : static_cast<uint8_t *>(sink.weights) +
                                                       static_cast<int64_t>(l - first_layer) *
-                                                          strides.layer * weight_bytes_;
+                                                          strides.layer * shape_.weight_bytes;
         return kernels::WeightSink{weights, strides.row};
     };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
@@ -156,8 +163,7 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape, ArrivedLayers &
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "strides of %lld and %lld, and k is %u",
                       static_cast<long long>(sink.row_stride),
                       static_cast<long long>(sink.layer_stride), shape.k);
-    if (int32_t s = check_sink_bytes(sink, strides, shape.layers, "rows"); s < 0) return s;
-    if (int32_t s = check_sink_weights(sink, shape.weight_bytes); s < 0) return s;
+    if (int32_t s = check_memory(sink, strides, shape.layers, shape); s < 0) return s;
     auto *weights = static_cast<uint8_t *>(sink.weights);
     for (uint32_t l = 0; l < shape.layers; l++) {
         to.layers.push_back({ids != nullptr ? ids + l * strides.layer * element : nullptr,
@@ -196,6 +202,7 @@ uint32_t Sink::widest() const {
 routecap_sink Sink::give_out(uint32_t layer) {
     const kernels::SinkLayer &l = layers_[layer];
     if (l.ids != nullptr) fixed_[layer] = 1;
+    void *weights = weights_.empty() ? nullptr : weights_[layer].weights;
     return {.struct_size = 0,
             .dtype = l.dtype,
             .ids = l.ids,
@@ -204,7 +211,10 @@ routecap_sink Sink::give_out(uint32_t layer) {
             .row_stride = l.row_stride,
             .layer_stride = 0,
             .ids_bytes = 0,
-            .weights = weights_.empty() ? nullptr : weights_[layer].weights};
+            .weights_dtype = weights != nullptr ? shape_.weights_dtype : 0,
+            .reserved = 0,
+            .weights = weights,
+            .weights_bytes = 0};
 }
 
 }  // namespace routecap

@@ -29,7 +29,7 @@ constexpr uint32_t source_element_bytes(int32_t dtype) {
 }
 
 // Ids in a caller's memory: the counts and strides of its dimensions, the outermost first.
-struct IdsExtent {
+struct Extent {
     struct Dimension {
         uint64_t count;
         int64_t stride;  // in elements
@@ -42,7 +42,7 @@ struct IdsExtent {
 };
 // Refuses the length that a caller states of its memory, unless it is 0. Without strides of the
 // caller's own (`dense`) it must be exact. `what` and `advice` go into the text.
-int32_t check_ids_bytes(uint64_t stated, const IdsExtent &ids, bool dense, const char *what,
+int32_t check_stated_bytes(uint64_t stated, const Extent &ids, bool dense, const char *what,
                         const char *advice);
 
 // The sinks of a shape's layers in memory that only one call reads.
@@ -77,7 +77,7 @@ class Sink {
 public:
     // `ids` has layers * sink_layer_bytes bytes, each layer with rows of its own k, and `weights`
     // layers * weight_layer_bytes. nullptr: each layer must be bound before it is used, or has no
-    // weights.
+    // weights. The shape outlives the sink.
     Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids, void *weights);
 
     int32_t bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink);
@@ -100,10 +100,11 @@ public:
     // Bytes of the widest id of any layer.
     uint32_t widest() const;
     // The most items that begin() has in any layer.
-    uint32_t begin_items(uint32_t rows) const { return kernels::begin_items(rows, k_, widest()); }
+    uint32_t begin_items(uint32_t rows) const { return kernels::begin_items(rows, shape_.k, widest()); }
 
 private:
-    const uint32_t rows_, k_, weight_bytes_;
+    const uint32_t rows_;
+    const Shape &shape_;
     std::vector<kernels::SinkLayer> layers_;
     std::vector<kernels::WeightSink> weights_;
     std::vector<uint8_t> fixed_;  // per layer: bound or given out

@@ -110,10 +110,10 @@ int32_t ForwardPath::check_source(const routecap_source &s, std::span<const Reco
     const int64_t row_stride = s.row_stride != 0 ? s.row_stride : k_source,
                   column_stride = s.column_stride != 0 ? s.column_stride : 1;
     const bool dense = s.row_stride == 0 && s.column_stride == 0;
-    if (int32_t status = check_ids_bytes(
+    if (int32_t status = check_stated_bytes(
             s.ids_bytes,
             {{{{1, 0}, {s.rows, row_stride}, {dense ? k_source : k, column_stride}}}, element},
-            dense, "source",
+            dense, "source.ids_bytes",
             "state k_source if rows have more ids than k, as with fused shared experts; otherwise "
             "check rows and dtype");
         status < 0)
@@ -151,10 +151,10 @@ int32_t ForwardPath::check_weights(const routecap_source &s, std::span<const Rec
                       static_cast<long long>(row_stride));
     const bool dense = s.weights_row_stride == 0;
     source.weights = {row_stride, 0};
-    return check_ids_bytes(
+    return check_stated_bytes(
         s.weights_bytes,
         {{{{1, 0}, {s.rows, row_stride}, {dense ? k_source : k, 1}}}, config_.shape->weight_bytes},
-        dense, "source.weights", "check k_source, rows and weights_dtype");
+        dense, "source.weights_bytes", "check k_source, rows and weights_dtype");
 }
 
 int32_t ForwardPath::record(uint32_t layer, const routecap_source *source, routecap_stream stream) {

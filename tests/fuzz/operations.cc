@@ -479,7 +479,10 @@ private:
                               row * static_cast<size_t>(sink.row_stride) + n % k;
             std::memcpy(&weights[at * weight], &c.weights[n], weight);
         }
-        if (e.shape->weights != 0) sink.weights = weights.data();
+        if (e.shape->weights != 0 && !weights.empty()) {
+            sink.weights = weights.data(), sink.weights_dtype = e.shape->weights;
+            sink.weights_bytes = weights.size();
+        }
         SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, &sink));
         if (in_.chance(32))  // nothing happens
             SAME_STATUS(ROUTECAP_OK, routecap_step_arrive(e.capturer, c.step, nullptr));
@@ -664,6 +667,7 @@ private:
         e.device->write(static_cast<uint8_t *>(sink.ids) + row * row_stride, bytes.data(),
                         bytes.size());
         SAME(e.shape->weights != 0, sink.weights != nullptr);
+        SAME(e.shape->weights, sink.weights_dtype);
         if (!has_weights(seed)) return e.sink->write(layer, row, ids);
         const std::vector<uint32_t> weights = weights_of(layer, row, seed);
         const size_t weight = model::element_bytes(e.shape->weights);

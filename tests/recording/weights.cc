@@ -521,3 +521,53 @@ TEST(Weights, are_refused_where_they_cannot_be_kept) {
     c.layers = 3, c.weights_dtype = ROUTECAP_DTYPE_I32;
     EXPECT_STATUS(ROUTECAP_ERR_DTYPE, routecap_capturer_create(&c, &made));
 }
+
+// Weights that arrived had no type and no length: bfloat16 taken for float32 gave finite numbers.
+TEST(Weights, that_arrive_are_of_the_type_and_length_that_they_are_said_to_be) {
+    routecap_config c{};
+    ASSERT_STATUS(ROUTECAP_OK, routecap_config_init(&c, sizeof c));
+    c.backend = ROUTECAP_BACKEND_HOST, c.layers = 2, c.k = 2, c.experts = 8, c.rows = 2;
+    c.weights_dtype = ROUTECAP_DTYPE_F32, c.flags = ROUTECAP_CONFIG_EXTERNAL_SINK;
+    routecap_capturer *made = nullptr;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_capturer_create(&c, &made));
+    int32_t ids[8] = {3, 1, 7, 0, 5, 2, 4, 6};
+    float weights[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const routecap_sink good{.struct_size = sizeof good,
+                             .dtype = ROUTECAP_DTYPE_I32,
+                             .ids = ids,
+                             .rows = 2,
+                             .k = 2,
+                             .row_stride = 0,
+                             .layer_stride = 0,
+                             .ids_bytes = sizeof ids,
+                             .weights_dtype = ROUTECAP_DTYPE_F32,
+                             .reserved = 0,
+                             .weights = weights,
+                             .weights_bytes = sizeof weights};
+    routecap_request request = 0;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_request_open(made, nullptr, &request, 1));
+    routecap_span span{};
+    span.request = request, span.rows = 2;
+    routecap_issue_options later{};
+    later.struct_size = sizeof later, later.snapshot = ROUTECAP_SNAPSHOT_LATER;
+    routecap_step step = 0;
+    ASSERT_STATUS(ROUTECAP_OK, routecap_step_issue(made, &span, sizeof span, 1, &later, nullptr,
+                                                   &step, nullptr));
+    const auto expect = [&](int32_t status, auto slip) {
+        routecap_sink rows = good;
+        slip(rows);
+        EXPECT_STATUS(status, routecap_step_arrive(made, step, &rows));
+    };
+    expect(ROUTECAP_ERR_DTYPE, [](auto &rows) { rows.weights_dtype = 0; });
+    expect(ROUTECAP_ERR_DTYPE, [](auto &rows) { rows.weights_dtype = ROUTECAP_DTYPE_BF16; });
+    expect(ROUTECAP_ERR_DTYPE, [](auto &rows) { rows.weights = nullptr; });
+    expect(ROUTECAP_ERR_SHAPE_MISMATCH, [](auto &rows) { rows.weights_bytes = 16; });
+    expect(ROUTECAP_ERR_SHAPE_MISMATCH, [](auto &rows) { rows.ids_bytes = 16; });
+    expect(ROUTECAP_ERR_ARGUMENT, [](auto &rows) { rows.reserved = 1; });
+    expect(ROUTECAP_ERR_ARGUMENT, [](auto &rows) {
+        rows.weights = reinterpret_cast<uint8_t *>(rows.weights) + 1, rows.weights_bytes = 0;
+    });
+    expect(ROUTECAP_OK, [](auto &) {});
+    EXPECT_STATUS(ROUTECAP_OK, routecap_step_finalize(made, step, -1, nullptr));
+    routecap_capturer_destroy(made);
+}

@@ -74,7 +74,8 @@ template <class F>
 void others(routecap_layer_stats &, F &&) {}
 template <class F>
 void fields(routecap_sink &s, F &&f) {
-    FIELD(dtype), FIELD(rows), FIELD(k), FIELD(row_stride), FIELD(layer_stride), FIELD(ids_bytes);
+    FIELD(dtype), FIELD(rows), FIELD(k), FIELD(row_stride), FIELD(layer_stride), FIELD(ids_bytes),
+    FIELD(weights_dtype), FIELD(reserved), FIELD(weights_bytes);
 }
 template <class F>
 void others(routecap_sink &s, F &&f) {

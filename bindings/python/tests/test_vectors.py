@@ -778,8 +778,7 @@ class Replayer:
             capturer.arrive(capturer.issued(step), None)
             return 0, {}
         if "weights" in call["rows"]:
-            kind = capturer._config.weights_dtype or 16
-            struct = self.struct("sink", {"weights_dtype": kind, **call["rows"]})
+            struct = self.struct("sink", call["rows"])
             return raw.routecap_step_arrive(capturer._handle, step, struct), {}
         sink = {name: number(value) for name, value in call["rows"].items() if name != "ids"}
         start, rows, k = sink.pop("ids_start", 0), sink["rows"], sink["k"]

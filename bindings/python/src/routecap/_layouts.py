@@ -24,7 +24,10 @@ stats = (
     "bytes_budget:Q"
 )
 layer_stats = "rows_written:u8 unwritten:u8 out_of_range:u8 duplicate:u8 silent_steps:u8"
-sink = "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q ids_bytes:Q weights:Q"
+sink = (
+    "dtype:i ids:Q rows:I k:I row_stride:q layer_stride:q ids_bytes:Q weights_dtype:i reserved:I "
+    "weights:Q weights_bytes:Q"
+)
 source = (
     "dtype:i ids:Q ids_bytes:Q row_stride:q column_stride:q rows:I k_source:I live_rows:Q "
     "row_base:Q row_index:Q first_row:I offset:i table:Q table_size:I flags:I none:i "

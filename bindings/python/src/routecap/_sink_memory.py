@@ -65,7 +65,7 @@ class SinkMemory(Opened):
                 f"tensor has strides {found.strides}: rows or layers overlap. Give one that is not"
                 " expanded",
             )
-        beside = 0
+        beside: dict[str, int] = {}
         if weights is not None:
             other = describe(weights, "weights")
             expect_device(other, self._place, "weights")
@@ -79,9 +79,12 @@ class SinkMemory(Opened):
                     f" of shape {found.shape} and strides {found.strides}, as the ids have, of the"
                     " type that the setting `weights` names",
                 )
-            beside = other.address
+            beside = {
+                "weights": other.address,
+                "weights_dtype": 0 if kind is None else int(kind),
+                "weights_bytes": bytes_at(other),
+            }
         sink = structs.sink(
-            weights=beside,
             dtype=dtype,
             ids=found.address,
             ids_bytes=bytes_at(found),
@@ -89,6 +92,7 @@ class SinkMemory(Opened):
             k=k,
             row_stride=row_stride,
             layer_stride=layer_stride,
+            **beside,
         )
         return found, layers, sink
 

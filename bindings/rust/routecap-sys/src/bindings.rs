@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 97bb0aa13fdd9d567793a354cd7e2b27d1f41a1b50c4f2db176df1b882301b21
+// Of headers with the SHA-256 f92d8986ad4b3b05efa6ac7020a732a2cb7522ba6ba2e9b647c6d0fd453070b7
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1078,16 +1078,21 @@ pub struct routecap_sink {
     /// layers * rows * k elements exactly; 0: not stated. routecap_sink_layer
     /// does not state it
     pub ids_bytes: u64,
-    /// [device] the weights of the same cells: elements of
-    /// config.weights_dtype, with the same strides in elements. Begin fills
-    /// the rows with NaN, so weights that nobody writes are missing. NULL: the
-    /// weights of these layers are missing. Must be NULL without
-    /// config.weights_dtype
+    /// config.weights_dtype if weights are given; otherwise 0
+    pub weights_dtype: routecap_dtype,
+    /// 0
+    pub reserved: u32,
+    /// [device] the weights of the same cells, with the same strides
+    /// in elements. Begin fills the rows with NaN, so weights that
+    /// nobody writes are missing. NULL: the weights of these layers
+    /// are missing
     pub weights: *mut ::core::ffi::c_void,
+    /// the bytes at weights, checked as ids_bytes; 0: not stated
+    pub weights_bytes: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 56usize];
+    ["Size of routecap_sink"][::core::mem::size_of::<routecap_sink>() - 72usize];
     ["Alignment of routecap_sink"][::core::mem::align_of::<routecap_sink>() - 8usize];
     ["Offset of field: routecap_sink::struct_size"]
         [::core::mem::offset_of!(routecap_sink, struct_size) - 0usize];
@@ -1103,8 +1108,14 @@ const _: () = {
         [::core::mem::offset_of!(routecap_sink, layer_stride) - 32usize];
     ["Offset of field: routecap_sink::ids_bytes"]
         [::core::mem::offset_of!(routecap_sink, ids_bytes) - 40usize];
+    ["Offset of field: routecap_sink::weights_dtype"]
+        [::core::mem::offset_of!(routecap_sink, weights_dtype) - 48usize];
+    ["Offset of field: routecap_sink::reserved"]
+        [::core::mem::offset_of!(routecap_sink, reserved) - 52usize];
     ["Offset of field: routecap_sink::weights"]
-        [::core::mem::offset_of!(routecap_sink, weights) - 48usize];
+        [::core::mem::offset_of!(routecap_sink, weights) - 56usize];
+    ["Offset of field: routecap_sink::weights_bytes"]
+        [::core::mem::offset_of!(routecap_sink, weights_bytes) - 64usize];
 };
 impl Default for routecap_sink {
     fn default() -> Self {
@@ -1161,8 +1172,9 @@ unsafe extern "C" {
     /// @param[in] sink         The memory, with routecap_config.rows rows or more, and the k of these
     ///                         layers. Layers with different layer_k need a call each.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
-    ///         small, a different k, layers with different layer_k, or ids_bytes); ROUTECAP_ERR_DTYPE;
-    ///         ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
+    ///         small, a different k, layers with different layer_k, ids_bytes or weights_bytes);
+    ///         ROUTECAP_ERR_DTYPE (also if weights_dtype is not config.weights_dtype, is set without
+    ///         weights, or is 0 with them); ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
     ///         ROUTECAP_ERR_DEVICE_LOST.
     pub fn routecap_sink_bind(
         capturer: *mut routecap_capturer,
@@ -1649,8 +1661,8 @@ unsafe extern "C" {
     ///                      ROUTECAP_ERR_ROWS_NOT_BEGUN. Rows beyond the last that a span names are not
     ///                      read. NULL: the rows will not come, and the step is lost.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
-    ///         different k, a stride below k, or ids_bytes); ROUTECAP_ERR_DTYPE; in checked mode
-    ///         ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
+    ///         different k, a stride below k, ids_bytes or weights_bytes); ROUTECAP_ERR_DTYPE (as of
+    ///         routecap_sink_bind); in checked mode ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
     pub fn routecap_step_arrive(
         capturer: *mut routecap_capturer,
         step: routecap_step,

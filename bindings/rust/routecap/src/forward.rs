@@ -29,10 +29,14 @@ pub struct Sink {
     pub layer_stride: i64,
     /// The bytes at `ids`, to be checked; 0: not stated, as of what [`Forward::sink`] gives.
     pub ids_bytes: u64,
-    /// The weights of the same cells, with the same strides in elements of
-    /// [`Config::weights`](crate::Config::weights); NULL: without weights, and those of the layer are
-    /// missing. Each column of a row that is begun is NaN until it is written.
+    /// [`Config::weights`](crate::Config::weights) if `weights` is given.
+    pub weights_dtype: Option<WeightsType>,
+    /// The weights of the same cells, with the same strides in elements of `weights_dtype`; NULL:
+    /// without weights, and those of the layer are missing. Each column of a row that is begun is
+    /// NaN until it is written.
     pub weights: *mut c_void,
+    /// The bytes at `weights`, checked as `ids_bytes`; 0: not stated.
+    pub weights_bytes: u64,
 }
 
 // SAFETY: it is an address and numbers; to write there is unsafe already.
@@ -161,7 +165,10 @@ impl Forward {
             row_stride: sink.row_stride,
             layer_stride: sink.layer_stride,
             ids_bytes: sink.ids_bytes,
+            weights_dtype: sink.weights_dtype.map_or(0, |dtype| dtype.dtype() as i32),
+            reserved: 0,
             weights: sink.weights,
+            weights_bytes: sink.weights_bytes,
         };
         // SAFETY: as the caller promises.
         check(unsafe { sys::routecap_sink_bind(self.capturer.as_raw(), first_layer, layers, &raw) })
@@ -200,7 +207,9 @@ impl Forward {
             row_stride,
             layer_stride,
             ids_bytes: 0,
+            weights_dtype: WeightsType::of(raw.weights_dtype),
             weights: raw.weights,
+            weights_bytes: 0,
         }))
     }
 

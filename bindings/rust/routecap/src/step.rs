@@ -328,7 +328,13 @@ impl<'a> ArrivedRows<'a> {
             row_stride: row,
             layer_stride: layer,
             ids_bytes: if self.rows == 0 { 0 } else { self.ids.bytes_from(self.start) },
+            weights_dtype: self.weights.map_or(0, |weights| weights.dtype as i32),
+            reserved: 0,
             weights: address_at(self.weights, self.start).cast_mut(),
+            weights_bytes: match self.weights {
+                Some(weights) if self.rows > 0 => weights.bytes_from(self.start),
+                _ => 0,
+            },
         })
     }
 

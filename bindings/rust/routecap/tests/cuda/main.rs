@@ -223,7 +223,9 @@ fn memory_of_the_engine_is_adopted_as_the_sink() {
         row_stride: 0,
         layer_stride: 0,
         ids_bytes: u64::from(LAYERS * ROWS * K) * 2,
+        weights_dtype: None,
         weights: std::ptr::null_mut(),
+        weights_bytes: 0,
     };
     // SAFETY: the array outlives the engine, and nothing else uses it.
     unsafe { engine.forward.bind(0, LAYERS, &described) }.unwrap();

@@ -432,7 +432,9 @@ impl Replay {
                     row_stride: said.number("row_stride"),
                     layer_stride: said.number("layer_stride"),
                     ids_bytes: said.number("ids_bytes"),
+                    weights_dtype: routecap::WeightsType::of(said.number("weights_dtype")),
                     weights,
+                    weights_bytes: said.number("weights_bytes"),
                 };
                 let forward = &mut self.capturer(call)?.1;
                 // SAFETY: the vector's memory holds what its sink describes, and outlives the
