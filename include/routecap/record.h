@@ -201,8 +201,8 @@ typedef struct routecap_source {
     int32_t none;                /* the number that says that no expert was chosen, such as -1 or
                                     the number of experts; with U32 a negative one in two's
                                     complement. 0: there is no such number, and -1 is out of range.
-                                    Allowed only if layer_min_k is less than layer_k in every layer
-                                    of the call */
+                                    Allowed only if layer_min_k is less than layer_k in a layer of
+                                    the call. Where it is not, such a cell is out of range */
     routecap_dtype weights_dtype; /* config.weights_dtype if weights are given; otherwise 0 */
     const void *weights;         /* [device] row 0, column 0: the weight of each id, in adjacent
                                     columns, whatever column_stride is. NULL: none; but if dtype is

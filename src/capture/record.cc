@@ -82,6 +82,7 @@ int32_t ForwardPath::check_columns(const routecap_source &s, std::span<const Rec
     const Shape &shape = *config_.shape;
     k = 1;
     const uint32_t k_source = s.k_source != 0 ? s.k_source : shape.k;
+    bool may_be_fewer = layers.empty();
     for (const RecordedLayer &l : layers) {
         if (int32_t status = check_exists(l.layer); status < 0) return status;
         const kernels::CellRule &rule = shape.rules[l.layer];
@@ -90,12 +91,13 @@ int32_t ForwardPath::check_columns(const routecap_source &s, std::span<const Rec
             return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                           "the source has %u columns, a row of layer %u %u", k_source, l.layer,
                           rule.k);
-        if (s.none != 0 && rule.least == rule.k)
-            return report(ROUTECAP_ERR_ARGUMENT,
-                          "source.none is %d, and every token has %u experts in layer %u: see "
-                          "config.layer_min_k",
-                          s.none, rule.k, l.layer);
+        may_be_fewer |= rule.least < rule.k;
     }
+    if (s.none != 0 && !may_be_fewer)
+        return report(ROUTECAP_ERR_ARGUMENT,
+                      "source.none is %d, and every token has %u experts in layer %u: see "
+                      "config.layer_min_k",
+                      s.none, shape.rules[layers[0].layer].k, layers[0].layer);
     return ROUTECAP_OK;
 }
 

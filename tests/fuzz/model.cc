@@ -504,12 +504,14 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
     const int64_t row_stride = s.row_stride != 0 ? s.row_stride : columns,
                   column_stride = s.column_stride != 0 ? s.column_stride : 1;
     const Placement to{s.rows, s.first_row, s.live_rows, s.row_base, s.row_index};
+    bool fewer = layers.empty();
     for (const routecap_layer_source &layer : layers) {
         if (layer.layer >= shape_->cells()) return ROUTECAP_ERR_UNKNOWN_LAYER;
         const Layer &of = shape_->layers[layer.layer];
         if (columns < of.k) return ROUTECAP_ERR_SHAPE_MISMATCH;
-        if (s.none != 0 && of.least == of.k) return ROUTECAP_ERR_ARGUMENT;
+        fewer |= of.least < of.k;
     }
+    if (s.none != 0 && !fewer) return ROUTECAP_ERR_ARGUMENT;
     for (const routecap_layer_source &layer : layers)
         if (const int32_t status = check(layer.layer, to); status < 0) return status;
     const bool packed =

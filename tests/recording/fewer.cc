@@ -417,11 +417,11 @@ private:
 
     // Several layers in one call, which writes all rows. A call states one number for all.
     void record(const std::vector<uint32_t> &layers, uint32_t rows, uint32_t flags) {
-        bool fewer = true, tables = true;
+        bool fewer = false, tables = true;
         uint32_t k = 1, experts = 1;
         for (const uint32_t l : layers) {
             const Layer &layer = decoder_.layers[l];
-            fewer &= layer.fewer();
+            fewer |= layer.fewer();
             tables &= layer.experts == decoder_.layers[layers[0]].experts;
             k = std::max(k, layer.k), experts = std::max(experts, layer.experts);
         }

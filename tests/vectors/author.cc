@@ -196,7 +196,11 @@ int32_t routecap_layers_record(routecap_capturer *c, const routecap_source *sour
                                const routecap_layer_source *layers, size_t, size_t count,
                                routecap_stream) {
     c->look();
-    return answer(c->sink.record(*source, std::vector(layers, layers + count)));
+    const bool whole = (source->flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
+    if (whole) c->sink.begin(source->rows);
+    const int32_t status = c->sink.record(*source, std::vector(layers, layers + count));
+    if (whole) c->sink.snapshot();
+    return answer(status);
 }
 int32_t routecap_layer_record(routecap_capturer *c, uint32_t layer, const routecap_source *source,
                               routecap_stream stream) {

@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 f92d8986ad4b3b05efa6ac7020a732a2cb7522ba6ba2e9b647c6d0fd453070b7
+// Of headers with the SHA-256 3888f5153f2fe658183bf22bac5a4e99a9cde877f5bf1f66a3f34cab60699fd9
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1244,8 +1244,8 @@ pub struct routecap_source {
     /// the number that says that no expert was chosen, such as -1 or
     /// the number of experts; with U32 a negative one in two's
     /// complement. 0: there is no such number, and -1 is out of range.
-    /// Allowed only if layer_min_k is less than layer_k in every layer
-    /// of the call
+    /// Allowed only if layer_min_k is less than layer_k in a layer of
+    /// the call. Where it is not, such a cell is out of range
     pub none: i32,
     /// config.weights_dtype if weights are given; otherwise 0
     pub weights_dtype: routecap_dtype,
