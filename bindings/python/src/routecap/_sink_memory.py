@@ -148,8 +148,9 @@ class SinkMemory(Opened):
         """
         memory, handle = structs.sink.empty(), self._handle
         raw.routecap_sink_layer(handle, layer, memory)
-        _, _, rows, k, row_stride, _, _, address = structs.sink.read(memory)
-        dtype = self._config.weights_dtype or 0
+        found = dict(zip(structs.sink.fields, structs.sink.read(memory), strict=True))
+        address, dtype = found["weights"], found["weights_dtype"]
+        rows, k, row_stride = found["rows"], found["k"], found["row_stride"]
         kind = array_dtype(dtype) if dtype else None
         return self._in_sink(handle, address, dtype, kind, rows, k, row_stride)
 
