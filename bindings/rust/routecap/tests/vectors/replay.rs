@@ -454,8 +454,8 @@ impl Replay {
                 };
                 let mut is = object!(sink; rows, k, row_stride, layer_stride);
                 is["dtype"] = (sink.dtype as i32).into();
-                let weights_type = self.capturer(call)?.0.weights_type();
-                let weights_size = weights_type.map_or(0, |weights| weights.dtype().size());
+                is["weights_dtype"] = sink.weights_dtype.map_or(0, |of| of as i32).into();
+                let weights_size = sink.weights_dtype.map_or(0, |of| of.dtype().size());
                 for (key, address, size) in
                     [("ids", sink.ids, sink.dtype.size()), ("weights", sink.weights, weights_size)]
                 {
