@@ -125,9 +125,9 @@ fewer "what a source says of no expert goes through its table" kernels/record.h 
     's/if \(K == 0 \&\& source\.none != 0 \&\& id == source\.none\)/if (K == 0 \&\& layer.table == nullptr \&\& source.none != 0 \&\& id == source.none)/'
 fewer "the none of a source is signed in all dtypes" src/capture/record.cc 's/is_unsigned = s\.dtype == /is_unsigned = 0 == /'
 fewer "a source says that no expert was chosen where one must be" src/capture/record.cc \
-    's/s\.none != 0 \&\& rule\.least == rule\.k/s.none != 0 \&\& rule.k == 0/'
-fewer "a sink that is given out has the k of all layers" src/backend/sink.cc 's/\.k = l\.rule\.k,/.k = k_,/'
-fewer "a sink is bound with the k of all layers" src/backend/sink.cc 's/k = layers_\[first_layer\]\.rule\.k;/k = k_;/'
+    's/s\.none != 0 \&\& !may_be_fewer/false/'
+fewer "a sink that is given out has the k of all layers" src/backend/sink.cc 's/\.k = l\.rule\.k,/.k = shape_.k,/'
+fewer "a sink is bound with the k of all layers" src/backend/sink.cc 's/k = layers_\[first_layer\].rule\.k;/k = shape_.k;/'
 fewer "logits choose k experts in each layer" src/backend/host/host_backend.cc 's/logits, sink\.rule\.k, sink,/logits, shape_->k, sink,/'
 fewer "columns without an expert are counted in the load" src/load/load_counter.cc \
     's/used = shape_->count\(rows, l\);/used = shape_->of.k[l];/'
@@ -162,7 +162,7 @@ weights "a weight that is no number is delivered" kernels/weights.h 's/there \&=
 weights "a cell without ids has weights" kernels/weights.h 's/there = valid \&\& \(there \|\| used == 0\);/there = there || used == 0;/'
 weights "columns without an expert keep their weights" kernels/weights.h 's/if \(!there \|\| c >= used\) /if (!there) /'
 weights "a whole step has the weights of the columns of the layer before" kernels/weights.h \
-    's/const CellRule rule = step\.rules\[layer\];/const CellRule rule = step.rules[layer - (layer > 0)];/'
+    's/const CellRule rule = this->rules\[layer\];/const CellRule rule = this->rules[layer - (layer > 0)];/'
 weights "a column without an expert is an expert in the load" src/load/load_counter.cc \
     's/used = shape_->count\(rows, l\);/used = shape_->of.k[l];/'
 weights_of_rows "weights of bytes are not looked at" src/routing/import.cc \
