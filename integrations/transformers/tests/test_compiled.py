@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 
 
 def slow(*values: Any) -> Any:
-    """What differs from another case in where the same is called."""
+    """What differs from another case in what is compiled and when: torch.compile takes seconds."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
@@ -89,10 +89,10 @@ def decoder_compiled_before_attach(model: Any) -> tuple[Capture, Run]:
 @pytest.mark.parametrize(
     "way",
     [
-        attach_to_what_compile_returned,
+        slow(attach_to_what_compile_returned),
         forward_compiled_behind_attach,
         slow(forward_compiled_before_attach),
-        layers_compiled_behind_attach,
+        slow(layers_compiled_behind_attach),
         slow(layers_compiled_before_attach),
         slow(decoder_compiled_before_attach),
     ],
@@ -154,11 +154,11 @@ def decoder_ran_before_attach(model: Any) -> tuple[Capture, Run]:
 @pytest.mark.parametrize(
     ("way", "passes", "said"),
     [
-        (whole_compiled_behind_attach, 2, UNFOLLOWED),  # issue() may be called behind the first
+        slow(whole_compiled_behind_attach, 2, UNFOLLOWED),  # issue() may be called behind the first
         slow(compiled_in_place_behind_attach, 2, UNFOLLOWED),
         (whole_ran_before_attach, 1, BEFORE),
         slow(forward_ran_before_attach, 1, BEFORE),
-        (layers_ran_before_attach, 1, NOT_SEEN),
+        slow(layers_ran_before_attach, 1, NOT_SEEN),
         slow(decoder_ran_before_attach, 1, NOT_SEEN),
     ],
 )

@@ -18,6 +18,7 @@ import pytest
 from families import VERSION, make
 from transformers.distributed import DistributedConfig
 
+pytestmark = pytest.mark.slow  # two processes that import PyTorch and wait for one another
 LAYERS = 4
 RANK = Path(__file__).with_name("distributed_rank.py")
 ONE_BATCH = {"tp_size": 2, "ep_size": 2}

@@ -161,6 +161,7 @@ def test_a_column_of_padding_that_is_forwarded_alone_is_no_token(
         expect(model, capture, capture.take(), live(out, mask))
 
 
+@pytest.mark.slow
 def test_a_generation_compiled_around_a_static_cache(model: Any, capture: Capture) -> None:
     """Where masks are prepared for compilation, the model's inputs show no padding."""
     from transformers import CompileConfig
@@ -809,7 +810,15 @@ def test_continuous_batching(model: Any, capture: Capture) -> None:
     assert capture.take() == []
 
 
-@pytest.mark.parametrize(("page_size", "shares"), [(4, True), (16, True), (64, True), (16, False)])
+@pytest.mark.parametrize(
+    ("page_size", "shares"),
+    [
+        (4, True),
+        pytest.param(16, True, marks=pytest.mark.slow),
+        pytest.param(64, True, marks=pytest.mark.slow),
+        (16, False),
+    ],
+)
 def test_pages_that_requests_of_a_continuous_batch_share(
     model: Any, capture: Capture, page_size: int, shares: bool
 ) -> None:
@@ -858,7 +867,7 @@ def test_pages_that_requests_of_a_continuous_batch_share(
 # ---- Compilers
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_model_that_torch_compiled(model: Any, whole: bool) -> None:
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=whole)
@@ -871,6 +880,7 @@ def test_a_model_that_torch_compiled(model: Any, whole: bool) -> None:
     expect(model, capture, routings, [tokens[0, :3], tokens[1]] * 2, missing=0)
 
 
+@pytest.mark.slow
 def test_passes_of_a_compiled_model_that_nobody_follows_are_reported(
     model: Any, capture: Capture
 ) -> None:

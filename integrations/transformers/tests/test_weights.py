@@ -119,6 +119,7 @@ def compiler() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("compiler")
+@pytest.mark.slow
 def test_a_compiled_model_has_the_weights_of_the_eager_one(model: Any) -> None:
     run = torch.compile(model, backend="aot_eager")
     with torch.no_grad():

@@ -193,7 +193,7 @@ def test_experts_that_two_layers_share_are_refused(model: Any) -> None:
         forward(model)
 
 
-@pytest.mark.parametrize("how", ["eager", "compiled", "held"])
+@pytest.mark.parametrize("how", ["eager", pytest.param("compiled", marks=pytest.mark.slow), "held"])
 def test_a_layer_that_runs_in_a_loop_is_refused_and_named(model: Any, how: str) -> None:
     """Where the call could not see that a layer ran before, the first visit's row stayed, and the
     routing was complete."""
