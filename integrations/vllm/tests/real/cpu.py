@@ -33,7 +33,7 @@ for name in ("zeros", "empty"):
 
     setattr(torch, name, unpinned)
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "worker"))
 import cpu_kernels  # noqa: E402
 
 cpu_kernels.Immediate.device = torch.device("cpu")
