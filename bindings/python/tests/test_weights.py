@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import routecap
+from routecap.adapter import describe
 
 KINDS = ["float32", "float16", "bf16"]
 LAYERS, K, EXPERTS, ROWS = 5, 3, 20, 16
@@ -77,6 +78,30 @@ def test_a_routing_has_the_weights_that_were_recorded(kind: str, way: str) -> No
         assert np.array_equal(other.weights(), wide)
         assert other == routing
     assert routecap.serialized_info(routing.serialize()).weights_dtype == routing.weights_dtype
+
+
+def nowhere(kind: str) -> Any:
+    """An array without rows, and without an address, as one of torch."""
+    return describe(np.empty((0, K), kind), "array")._replace(address=0)
+
+
+# An array without rows may have no address, which was taken for weights that were left out.
+@pytest.mark.parametrize("way", ["each", "several", "whole"])
+def test_a_pass_without_rows_has_no_weights_either(way: str) -> None:
+    ids, weights = nowhere("int32"), nowhere("float32")
+    with routecap.Capturer(layers=2, k=K, experts=EXPERTS, rows=ROWS, weights="f32") as capturer:
+        if way != "whole":
+            capturer.begin(0)
+        if way == "each":
+            for layer in range(2):
+                capturer.record(layer, ids, weights=weights)
+        else:
+            both = {0: ids, 1: ids}, {0: weights, 1: weights}
+            capturer.record_layers(both[0], weights=both[1], whole_step=way == "whole")
+        if way != "whole":
+            capturer.snapshot()
+        capturer.issue(routecap.spans(0)).wait()
+        assert capturer.stats().steps_lost == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -81,13 +81,13 @@ def weights_of_source(
             f"{name} has shape {tensor.shape} and strides {tensor.strides}, {shape} is expected, as"
             " of the ids, with the columns of a row next to one another",
         )
-    itemsize = tensor.itemsize
-    reach = ((shape[0] - 1) * row_stride + shape[1]) * itemsize if shape[0] else 0
+    if not shape[0]:  # no rows, and no address
+        return tensor, {"weights": 0}
     return tensor, {
         "weights": tensor.address,
         "weights_dtype": int(kind),
         "weights_row_stride": row_stride,
-        "weights_bytes": reach,
+        "weights_bytes": ((shape[0] - 1) * row_stride + shape[1]) * tensor.itemsize,
     }
 
 
