@@ -6,7 +6,7 @@ NEEDS_TORCH = ["test_aux_output.py", "test_binding.py", "test_defects.py", "test
 NEEDS_TORCH += ["test_engine.py", "test_held.py", "test_told.py", "test_metrics.py", "test_ops.py"]
 NEEDS_TORCH += ["test_peer.py", "test_prefixes.py", "test_sessions.py", "test_by_slot.py"]
 NEEDS_TORCH += ["test_without_model.py", "test_workers.py", "test_calls.py"]
-NEEDS_TORCH += ["test_unread.py"]
+NEEDS_TORCH += ["test_unread.py", "test_weights.py"]
 TORCH = find_spec("torch")
 HAS_TORCH = TORCH is not None and TORCH.origin is not None  # and not a folder of that name
 

@@ -38,6 +38,15 @@ def choices(layers: Any, tokens: Any, positions: Any, version: Any, k: int, expe
     return (first[..., None] + columns * step[..., None]) % experts
 
 
+def weights_of(ids: Any, positions: Any) -> Any:
+    """The float32 weight of each of these ids [rows, ..., k], at positions [rows, ...], by a formula
+    for NumPy arrays and tensors alike."""
+    places = positions[..., None] + 3
+    if isinstance(ids, torch.Tensor):
+        return (ids + 1).float() / places.float()
+    return (ids + 1).astype(np.float32) / places.astype(np.float32)
+
+
 # ---- The model
 
 
@@ -76,7 +85,7 @@ class Router:
         if shared := self.num_fused_shared_experts:
             columns = torch.arange(self.experts, self.experts + shared, device=ids.device)
             ids = torch.cat((ids, columns.expand(len(ids), -1)), 1)
-        return torch.ones_like(ids, dtype=torch.float32), ids.to(self.dtype)
+        return weights_of(ids, positions), ids.to(self.dtype)
 
     def select_experts(
         self, tokens: torch.Tensor, positions: torch.Tensor
@@ -332,6 +341,7 @@ class Engine:
             "requests": 0,
             "rows": 0,
             "ids": 0,
+            "weights": 0,
             "steps": 0,
             "replays": 0,
             "drafts rejected": 0,
@@ -558,6 +568,7 @@ class Engine:
     def check(self, request: Request, experts: Any, rows: int | None = None) -> None:
         """Every id of a request: all rows of its tokens but the last one's."""
         expected = self.expected(request, len(request.tokens) - 1 if rows is None else rows)
+        weights = experts.weights() if hasattr(experts, "weights") else None
         experts = np.asarray(experts)
         assert experts.dtype == np.int16
         assert experts.shape == expected.shape, (
@@ -568,6 +579,11 @@ class Engine:
             f"{request.req_id}: {len(wrong)} of {len(expected)} rows are wrong, the first at"
             f" {wrong[0]}"
         )
+        if weights is not None:
+            known = weights_of(expected, np.arange(len(expected))[:, None])
+            known[(expected == -1).all(2)] = np.nan
+            np.testing.assert_array_equal(weights.view(np.int32), known.view(np.int32))
+            self.checked["weights"] += weights.size
         self.checked["requests"] += 1
         self.checked["rows"] += len(expected)
         self.checked["ids"] += expected.size

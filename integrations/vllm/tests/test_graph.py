@@ -19,6 +19,7 @@ class Machine:
     """
 
     layers, k, rows, backend = LAYERS, 2, 8, routecap.Backend.CUDA
+    weights_dtype = None
 
     def __init__(self):
         self.log, self.capturing, self.piece, self.held = [], False, None, []

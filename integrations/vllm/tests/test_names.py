@@ -57,6 +57,9 @@ ABSENT = {
         "getattr(owner, name, None)": "torch's marks for compilers, by release",
         "hasattr(owner, name)": "a warning says what to call",
     },
+    "_aux_output.py": {
+        "vars(completion).get('routed_experts_weights')": "ours",
+    },
     "_capturer.py": {
         "getattr(model, 'unwrap', None)": "a model that is no wrapper",
         "getattr(self._engine_requests.get(req_id), 'num_computed_tokens', None)": (
@@ -102,6 +105,13 @@ ABSENT = {
         "getattr(own, 'get_global_experts_capturer', None)": "in the table",
         "hasattr(own, each)": "a fork lacks it; who imports it from ours says so",
         "getattr(user, '__dict__', None)": "Python's own",
+    },
+    "_weights.py": {
+        "getattr(layer.module, 'router', None)": "a refusal that says so",
+        "getattr(router, 'zero_expert_type', None)": "ZeroExpertRouter alone has it: in the table",
+        "getattr(router, '_compute_routing', None)": "a refusal that says so; in the table",
+        "getattr(state.queue, 'output', None)": "None has none; in the table",
+        "getattr(untaken, 'outputs', ())": "None has none; in the table",
     },
     "_workers.py": {
         "getattr(_capturer(), 'host_cache', None)": "ours",

@@ -7,7 +7,7 @@ By `Asked.format`:
     object           {"data": base64, "shape", "start", "dtype"}
     nrlre1           the text nrlre1:DTYPE:ROWSxLAYERSxK:BASE64
     raw.base64       the ids alone in base64
-    routecap.base64  the serialised form in base64: validity, tags and layers too
+    routecap.base64  the serialised form in base64: validity, tags, layers and weights too
     file             where the serialised form is, for clients on the same machine:
                      {"file", "offset", "bytes", "format": "routecap", "start", "shape"}
     reference        where the rows are, for clients on any machine: a routecap.remote.Reference
@@ -42,7 +42,10 @@ from ._results import PendingRoutedExperts, of_array
 ROWS, VALIDITY, ERROR = "routed_experts", "routed_experts_validity", "routed_experts_error"
 UNCHECKED = "routed_experts_unchecked"  # where the version of vLLM was not checked
 # What no format but the serialised form can say, and a client knows, or does not ask for.
-_UNSAID: tuple[WireFactName, ...] = ("first", "layers", "reasons", "tags", "id_space", "provenance")
+_UNSAID: tuple[WireFactName, ...] = (
+    *("first", "layers", "reasons", "tags", "id_space", "provenance"),
+    "weights",
+)
 
 
 class Answer:
@@ -92,6 +95,10 @@ class Answer:
     def validity(self) -> NDArray[np.bool_]:
         """Which cells are there, [rows, layers]."""
         return self._pending.validity()
+
+    def weights(self) -> NDArray[np.float32] | None:
+        """The weight of each id, [rows, layers, k]; None if none were captured."""
+        return self._pending.weights()
 
     def for_json(self) -> dict[str, Any]:
         """Return the entries for the JSON of the response. If the value cannot be made, an error

@@ -9,6 +9,9 @@
                     HTTP server (`_server`)
     refuse_asked    a request that asks for what these releases do not have is refused
 
+With ROUTECAP_VLLM_WEIGHTS=1 the rows of the engine have weights beside the ids (`_weights.packed`),
+and its front end takes them apart.
+
 A missing row is -1: its keys and values came from another engine, or the store was full. With
 ROUTECAP_VLLM_FILL=0 it is 0, and rows have the type that vLLM's own have. Layers of the decoder
 that do not route are 0 in either case.
@@ -53,10 +56,12 @@ from ._hooks import (
     take_worker,
     watch_weights,
 )
+from ._options import get_options
 from ._places import places_of
 from ._platform import expect_cuda
 from ._results import PendingRoutedExperts
 from ._server import Tokens, answered, check, give_out
+from ._weights import give_weights
 from ._wrap import once, replace
 
 RELEASES = ("0.31.0", "0.32.0", "0.33.0")
@@ -136,7 +141,7 @@ def apply() -> None:
     each_scheduler(import_module("vllm.config.scheduler").SchedulerConfig, take_scheduler)
     processor = import_module("vllm.v1.engine.input_processor").InputProcessor
     refuse_asked(processor)
-    each_processor(processor, lambda config: answer_in_formats())
+    each_processor(processor, look)
 
 
 def captures(config: Any) -> bool:
@@ -154,6 +159,12 @@ def tokens() -> Tokens:
     kinds = ("Tokens", "Text", "Derender")[: 2 if release < (0, 33) else 3]
     pairs = tuple((f"Generate{kind}Choice", f"Generate{kind}Response") for kind in kinds)
     return Tokens(_GENERATE, pairs)
+
+
+def look(config: object) -> None:
+    answer_in_formats()
+    if captures(config) and get_options().weights:
+        give_weights(import_module("vllm.v1.engine.output_processor").RequestState)
 
 
 def answer_in_formats() -> None:
@@ -253,7 +264,8 @@ def _answer(completion: Any, model_config: Any, asked: Asked, whole: int) -> Non
                 f"{len(rows)} rows came for {whole} inputs, so their positions are not certain:"
                 " leave routed_experts_format out for sessions"
             )
-        found = Answer(of_decoder(rows, model_config, asked), asked).for_json()
+        weights = vars(completion).get("routed_experts_weights")  # ours, if they are captured
+        found = Answer(of_decoder(rows, model_config, asked, weights), asked).for_json()
     except (routecap.Error, ValueError) as error:
         found = {ROWS: None, ERROR: str(error)}
     for name, value in found.items():
@@ -261,9 +273,12 @@ def _answer(completion: Any, model_config: Any, asked: Asked, whole: int) -> Non
     answered(completion, found)
 
 
-def of_decoder(rows: NDArray[Any], model_config: object, asked: Asked) -> PendingRoutedExperts:
+def of_decoder(
+    rows: NDArray[Any], model_config: object, asked: Asked, weights: NDArray[Any] | None = None
+) -> PendingRoutedExperts:
     """The rows from position `asked.start` on, from an array [rows, layers of the decoder, k] that
-    has -1 in missing cells. It has no tags: a request's rows come without the weights' version.
+    has -1 in missing cells, and of the same shape the weights of its ids. It has no tags: a
+    request's rows come without the version of the model.
 
     Raises:
         ValueError: The array does not say which cells are missing.
@@ -280,6 +295,7 @@ def of_decoder(rows: NDArray[Any], model_config: object, asked: Asked) -> Pendin
         first=asked.start,
         layer_map=layers,
         layer_experts=_model_config.experts_of_layers(config),
+        weights=None if weights is None else weights[:, layers],
     )
     count, decoder_layers, k = rows.shape
     return PendingRoutedExperts(
@@ -314,12 +330,15 @@ def put_worker(runner_module: Any) -> None:
     if own is None:
         return
 
-    def get_aux_output_connector(
-        model: object, vllm_config: Any, kv_cache_config: object
-    ) -> Any:
+    def get_aux_output_connector(model: object, vllm_config: Any, kv_cache_config: object) -> Any:
         try:
             return make_connector(model, vllm_config, kv_cache_config)
         except NotImplementedError as error:
+            if get_options().weights:
+                raise ValueError(
+                    f"ROUTECAP_VLLM_WEIGHTS is set, and routecap does not capture here: {error}."
+                    " Unset it to have the ids that vLLM captures itself"
+                ) from error
             if vllm_config.kv_transfer_config is not None:
                 raise ValueError(
                     f"routed experts: routecap does not capture here: {error}. With a KV connector"
@@ -398,7 +417,12 @@ def kept_rows(cache_rows: int, transfer: object) -> int:
 
 
 def bind(model: Any, capture: Any) -> None:
-    """Tap the model's routers as the engine's own connector does, and begin and end its passes."""
+    """Tap the model's routers as the engine's own connector does, and begin and end its passes.
+    Those callbacks give ids alone: with weights our own taps are taken.
+    """
+    if capture.device_cache.weights is not None:
+        capture.bind(model)
+        return
     first: dict[int | None, _binding.Layer] = {}
     for layer in _binding._find_layers(model):
         _binding._check_layout(layer, int(capture.capturer.layer_experts.max()), placed=False)

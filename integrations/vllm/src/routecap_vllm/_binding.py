@@ -10,7 +10,8 @@ vLLM's layers can be tapped in these ways, the best first:
     select_experts          (of the router or the layer) ids after that mapping, which a physical-to-logical table undoes
     _routing_replay_out     a buffer that a kernel fills that routes internally, or that the layer copies its ids into
 
-If the logical ids of a layer cannot be had, its cells are missing, and the log says so.
+If the logical ids of a layer cannot be had, its cells are missing, and the log says so. With
+weights, see `_weights`, which refuses a layer that it cannot tap.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _weights
 from ._caches import _RoutedExpertsDeviceCache
 from ._forward import Forward
 
@@ -140,7 +142,12 @@ def bind(
             _check_layout(layer, experts, placed)
             if widths := _widths(layer, cache.buffer.shape[2]):
                 forward.widths[captured] = widths
-            binding.layers[captured] = _tap(binding, layer, captured, cache, forward)
+            if cache.weights is None:
+                binding.layers[captured] = _tap(binding, layer, captured, cache, forward)
+            else:
+                method = _of_layer(layer.module, *_QUANT)
+                taken = binding, layer, method, captured, cache, forward
+                binding.layers[captured] = _weights.tap(*taken)
         _delimit(binding, model, cache, forward)
     except BaseException:
         binding.remove()

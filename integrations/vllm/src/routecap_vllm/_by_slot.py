@@ -38,6 +38,7 @@ from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import captures_here, each_processor, make_lazy, say_captures, take_rows
 from ._hooks import expect_python_front_end, take_worker, watch_weights
+from ._options import get_options
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._results import PendingRoutedExperts
@@ -133,6 +134,11 @@ def check_worker(config: Any) -> None:
         expect_known_drafts(config)
         expect_cuda()
     elif config.model_config.enable_return_routed_experts:
+        if get_options().weights:
+            raise ValueError(
+                f"ROUTECAP_VLLM_WEIGHTS is set, and {_why_not(config.parallel_config)}, where vLLM"
+                " captures itself, ids alone: unset it, or make the engine without that"
+            )
         logger.warning(
             "routed experts: vLLM captures them itself, because %s. Make the engine without that "
             "to capture with routecap",

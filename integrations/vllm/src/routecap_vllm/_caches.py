@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ._op import caches, register
 from ._options import get_options
+from ._weights import memory_beside
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,8 @@ class _RoutedExpertsDeviceCache:
             dtype=self.DTYPE,
             device=device,
         )
+        # float32, of the ids' shape, if weights are captured
+        self.weights = memory_beside(self.buffer) if get_options().weights else None
         self.forward: Forward | None = None  # of the capturer that has bound the buffer
         caches[self.buffer.data_ptr()] = self
         logger.info(

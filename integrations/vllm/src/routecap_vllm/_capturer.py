@@ -276,6 +276,8 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
             "external_sink": True,
             "load": bool(options.metrics_port),
         }
+        if self.device_cache.weights is not None:
+            self._settings["weights"] = "float32"
         most = options.unread_bytes
         self._unread = Unread(memory_of_this_process() // 4 if most < 0 else most)
         self._bounded = not _model_config.names_experts(config)  # only from above
@@ -307,7 +309,7 @@ class _RoutedExpertsCapturerReal(RoutedExpertsCapturer):
         """Open routecap's capturer, for layers of so many experts each."""
         settings = {**self._settings, "experts": max(experts)}
         self.capturer = capturer_on(self._device, layer_experts=experts, **settings)
-        self.capturer.bind(0, self.device_cache.buffer)
+        self.capturer.bind(0, self.device_cache.buffer, self.device_cache.weights)
         self._memory = routecap.memory(backend=self.capturer.backend, **settings)
         self.watch = Watch(self.capturer, self._memory, self._unread, self.layer_map)
         self.forward = Forward(self.capturer, self.options.place, self.num_fused_shared_experts)

@@ -22,6 +22,7 @@ from routecap.adapter import KeptSpans, to_array
 
 from ._options import get_options
 from ._results import spread
+from ._weights import packed
 
 _NOWHERE = 2**64 - 1  # the key of no block
 
@@ -229,6 +230,12 @@ class RowsConnector:
         self._output = output
         self._exact, self._owner = exact, owner
         self._fill = get_options().fill
+        self._weights = self._capturer.weights_dtype is not None
+        if self._weights and self._fill == 0:
+            raise ValueError(
+                "ROUTECAP_VLLM_WEIGHTS is set, and beside weights a missing cell has to be told from"
+                " an expert: unset ROUTECAP_VLLM_FILL"
+            )
         own_type = np.uint8 if self._capturer.experts <= 256 else np.uint16
         self._dtype: DTypeLike = np.int16 if self._fill < 0 else own_type
         self._lock = threading.Lock()
@@ -402,6 +409,8 @@ class RowsConnector:
 
     def _array(self, routing: routecap.Routing) -> NDArray[Any]:
         rows = to_array(routing, self._fill, self._dtype)
+        if self._weights:
+            rows = packed(rows, routing.weights())
         if self._decoder_layers == routing.layers:
             return rows
         return spread(rows, self._decoder_layers, routing.layer_map)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import routecap
 from routecap.adapter import HeldIds, capturing_on
@@ -53,6 +53,7 @@ class Forward:
                 it in `widths`.
         """
         self._capturer = capturer
+        self._weighted = capturer.weights_dtype is not None
         self._width = (capturer.k, capturer.k + fused)
         self.widths: dict[int, tuple[int, ...]] = {}  # what a layer says: columns its ids may have
         self._place = place
@@ -111,16 +112,26 @@ class Forward:
         else:
             self.record(layer, topk_ids)
 
-    def record(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
-        """Record the ids [rows, >= k] that a router chose, of any integer type.
+    def record(
+        self,
+        layer: int,
+        topk_ids: torch.Tensor,
+        table: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> None:
+        """Record the ids [rows, >= k] that a router chose, of any integer type; and, if they are
+        captured, the weights of these.
 
         They belong to the first rows of the step, or to the rows that `Options.place` says. With a
         `table` [ids] of int32 they are looked up in it.
 
         Raises:
-            ValueError: They have another number of columns than the layer says.
+            ValueError: They have another number of columns than the layer says, or the weights are
+                not one for each id.
         """
         self._expect_width(layer, topk_ids)
+        if self._weighted:
+            weights = _as_kept(layer, topk_ids, weights)
         self._seen = True
         if self.delimited:
             self._begin_step()
@@ -129,11 +140,17 @@ class Forward:
         first_row = 0
         if self._place is not None:
             source_row, first_row, rows = self._place(len(topk_ids))
-            topk_ids = topk_ids[source_row : source_row + rows]
+            seen = slice(source_row, source_row + rows)
+            topk_ids, weights = topk_ids[seen], None if weights is None else weights[seen]
         try:
             columns = topk_ids.shape[1]  # what is fused behind the k-th is left out
             self._capturer.record(
-                layer, topk_ids, columns=columns, first_row=first_row, table=table
+                layer,
+                topk_ids,
+                columns=columns,
+                first_row=first_row,
+                table=table,
+                weights=weights,
             )
         except routecap.Error as error:
             if error.status is not routecap.Status.ERR_CONFLICT:
@@ -191,3 +208,26 @@ class Forward:
             self._capturer.begin(self._capturer.rows)
             self._captured.clear()
         self._captured.add(layer)
+
+
+def _as_kept(layer: int, topk_ids: torch.Tensor, weights: Any) -> torch.Tensor:
+    """Weights as float32, which holds every value of the narrower types.
+
+    Raises:
+        ValueError: They are of another type, or not one for each id.
+    """
+    import torch
+
+    of = f"ROUTECAP_VLLM_WEIGHTS is set, and the router of captured layer {layer} gave"
+    if not isinstance(weights, torch.Tensor) or weights.shape != topk_ids.shape:
+        what = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
+        raise ValueError(
+            f"{of} weights {what} beside ids {tuple(topk_ids.shape)}, one for each id is expected:"
+            " unset it to capture ids alone, and report the model"
+        )
+    if weights.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"{of} weights of {weights.dtype}, which float32 does not hold bit for bit: unset it to"
+            " capture ids alone, and report the model"
+        )
+    return weights.to(torch.float32).contiguous()

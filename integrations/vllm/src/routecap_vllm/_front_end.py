@@ -114,12 +114,23 @@ class _Validity:
         return None if rows is None else rows.validity()
 
 
+class _Weights(_Validity):
+    """An attribute of outputs: [rows, layers, k], the weight of each id; None if none were captured."""
+
+    def __get__(self, output: object, owner: object = None) -> Any:
+        rows = None if output is None else kept(output) or self._rows.pending(output)
+        return None if rows is None else rows.weights()
+
+
 def make_lazy(cls: Any, name: str) -> None:
-    """Make an array of the rows in this attribute when it is read; {name}_validity is its mask."""
+    """Make an array of the rows in this attribute when it is read; {name}_validity is its mask, and
+    {name}_weights are the weights.
+    """
     if not isinstance(vars(cls).get(name), _Rows):
         rows = _Rows(name)
         setattr(cls, name, rows)
         setattr(cls, f"{name}_validity", _Validity(rows))
+        setattr(cls, f"{name}_weights", _Weights(rows))
         cls.__getstate__ = functools.partialmethod(_state, name)
 
 
@@ -139,6 +150,8 @@ def _state(output: object, name: str) -> dict[str, Any]:
     forget(state)
     # The answers of the completions include the rows of the prompt.
     state[name] = getattr(output, name) if answers[0] or not any(answers) else None
+    if not any(answers) and (weights := getattr(output, f"{name}_weights")) is not None:
+        state[f"{name}_weights"] = weights
     return state
 
 

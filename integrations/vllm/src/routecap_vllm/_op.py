@@ -1,7 +1,8 @@
 """The custom ops, which `register` makes known to torch.
 
 `vllm::capture_routing(buffer, topk_ids, layer_id, batch_size)` writes ids into one layer of a
-capturer's buffer; the two others begin and end a forward pass for hooks that torch.compile traces.
+capturer's buffer, `routecap::capture_weights` ids and weights; the two others begin and end a
+forward pass for hooks that torch.compile traces.
 Under a trace they are opaque, and what a replayed graph does is what they enqueue.
 """
 
@@ -55,6 +56,12 @@ def _forward(buffer: torch.Tensor) -> Forward:
     return cache.forward
 
 
+def _capture_weights(
+    buffer: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, layer_id: int
+) -> None:
+    _forward(buffer).record(layer_id, topk_ids, weights=topk_weights)
+
+
 def _begin_forward(buffer: torch.Tensor, rows: int) -> None:
     _forward(buffer).begin(rows)
 
@@ -71,6 +78,10 @@ def register() -> None:
         "vllm::capture_routing": (
             "(Tensor(a!) buffer, Tensor topk_ids, int layer_id, int batch_size) -> ()",
             _capture_routing,
+        ),
+        "routecap::capture_weights": (
+            "(Tensor(a!) buffer, Tensor topk_ids, Tensor topk_weights, int layer_id) -> ()",
+            _capture_weights,
         ),
         "routecap::begin_forward": ("(Tensor(a!) buffer, SymInt rows) -> ()", _begin_forward),
         "routecap::end_forward": ("(Tensor(a!) buffer) -> ()", _end_forward),

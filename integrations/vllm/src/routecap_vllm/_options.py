@@ -30,6 +30,9 @@ class Options:
         lazy: Finished requests come as `PendingRoutedExperts`, which wait for their last step and
             are converted when somebody looks at them, instead of arrays. For engines whose outputs
             do not leave the process between worker and consumer.
+        weights: Capture the weight that its router gives to each chosen expert too, as float32. Outputs
+            have them in `routed_experts_weights`, and routecap's own bytes beside the ids. An
+            engine with a layer whose weights cannot be had is refused.
         preempted: "drop": the rows of a preempted request are forgotten, and those of its second
             prefill are delivered. "keep": the rows under which its tokens were sampled are,
             wherever there are any.
@@ -74,6 +77,7 @@ class Options:
 
     fill: int = -1
     lazy: bool = False
+    weights: bool = False
     preempted: Literal["drop", "keep"] = "drop"
     keep_ended: int = 0
     budget_bytes: int = 8 << 30

@@ -82,6 +82,14 @@ class PendingRoutedExperts:
         """[rows, layers]: which cells are there."""
         return self._spread(self.part().mask())
 
+    def weights(self) -> NDArray[np.float32] | None:
+        """[rows, layers, k]: the weight of each id. NaN where it is missing, 0 in layers that do not
+        route; None if no weights were captured.
+        """
+        self.read()
+        part = self.part()
+        return None if part.weights_dtype is None else self._spread(part.weights())
+
     def _spread(self, cells: NDArray[Any]) -> NDArray[Any]:
         """[rows, layers, ...] from [rows, layers that route, ...]."""
         if not self.decoder_layers:

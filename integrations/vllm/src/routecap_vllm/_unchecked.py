@@ -26,6 +26,7 @@ from routecap import models
 from routecap_tools import conform
 from . import _versions
 from ._results import PendingRoutedExperts
+from ._weights import unpacked
 from ._wrap import once, replace
 
 PLACES = """
@@ -261,6 +262,6 @@ def _rows(chunks: list[Any]) -> Any:
         return None
     if isinstance(chunks[0], PendingRoutedExperts):
         return chunks[0].part()
-    rows = np.concatenate(chunks).astype(np.int32)
+    rows = unpacked(np.concatenate(chunks))[0].astype(np.int32)
     routing = rows[:, (rows != -1).any(axis=(0, 2))]
     return routing if routing.shape[1] else rows

@@ -51,6 +51,8 @@ def find() -> Found:
         why = "" if known else f"routecap supports vLLM {supported()}, and this is {number}"
         return Found(number, known[0] if known else "", bool(known), why)
     also = "" if known else _of("_unchecked").PLACES
+    if get_options().weights:
+        also += _of("_weights").PLACES
     fits = {each: _look(each, also, Path(folders[0])) for each in known or MODULES}
     module = max(reversed(fits), key=lambda each: _share(fits[each]))
     fit = _share(fits[module]) == 1
