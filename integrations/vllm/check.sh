@@ -48,8 +48,8 @@ judged() {
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
         "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500" \
-        "--copies --preempt --prefix" "--copies --drafts --prefix --seed 7"
-    blocks 0.21 "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
+        "--copies --preempt --prefix" "--copies --drafts --prefix --seed 7" "--router-weights --preempt --prefix"
+    blocks 0.21 "--router-weights" "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
     judged 0.21 capture=routecap "capture=own cache=" "--runs 2 drafts=1 blocks= cache=" "--runs 2 lora=1" "--runs 2 copies=1"
     check "0.21: two data-parallel ranks, parallel.py" "$python" integrations/vllm/tests/real/parallel.py data --requests 120 --prefix
     for options in --prefix --sync; do
@@ -61,8 +61,8 @@ check_0.21() {
 }
 check_0.26() {
     every_row 0.26 --sync --preempt "--prefix --seed 5" "--preempt --prefix" "--sync --prefix --seed 2" \
-        "--drafts --prefix" "--weights --preempt --prefix" "--copies --preempt --prefix"
-    blocks 0.26 "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
+        "--drafts --prefix" "--weights --preempt --prefix" "--copies --preempt --prefix" "--router-weights --preempt --prefix"
+    blocks 0.26 "--router-weights" "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
     judged 0.26 capture=routecap capture=own "--beside transformers_engine capture=routecap load=1"
     check "0.26: as if it were a version that nobody checked, next_version.py" "$python" integrations/vllm/tests/real/next_version.py \
         "$build/vllm_engine_next"
@@ -71,7 +71,7 @@ check_0.26() {
 check_0.33() {
     local options
     environment 0.33.0
-    for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2"; do
+    for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2" "--router-weights --preempt"; do
         check "0.33: every row, check_033.py $options" "$python" integrations/vllm/tests/real/check_033.py $options
     done
     check "0.33: the HTTP server, server.py" "$python" integrations/vllm/tests/real/server.py "$build/vllm_engine_server_0.33"

@@ -1,17 +1,19 @@
 """Cell for cell: what callers of vLLM's engine get from routecap, and what its routers chose.
 
     python3 check.py [--eager] [--sync] [--prefix] [--preempt] [--weights] [--sleep] [--drafts]
-                     [--lora] [--copies] [--store BYTES] [--seed N]
+                     [--lora] [--copies] [--router-weights] [--store BYTES] [--seed N]
 
 Random traffic: prompts of many lengths in chunks, requests that end by their number of tokens, by
 stop tokens, at the model's length and by an abort, some of which ask for no capture, for a start
 or for a narrow dtype. Prints a line for each kind of row, and PASSED or FAILED. What is compared is
-each row's ids, and its tag with the version of the weights.
+each row's ids, and its tag with the version of the weights; with --router-weights also the weights
+of its experts, bit for bit.
 """
 
 import argparse
 import collections
 import itertools
+import os
 import random
 import sys
 import tempfile
@@ -32,15 +34,19 @@ parser.add_argument(
 parser.add_argument("--drafts", action="store_true", help="by n-grams; without async scheduling")
 parser.add_argument("--lora", action="store_true", help="every third request has an adapter")
 parser.add_argument("--copies", action="store_true", help="by those of PyTorch, without kernels")
+parser.add_argument("--router-weights", action="store_true", help="compare these too")
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--kv", type=float, default=2, help="GiB of the cache")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 options.sync |= options.drafts
+if options.router_weights:
+    os.environ["ROUTECAP_VLLM_WEIGHTS"] = "1"
 
 import adapter  # noqa: E402
 import engine  # noqa: E402
 import routecap  # noqa: E402
+import router_weights  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
@@ -57,7 +63,9 @@ if options.copies:
     import late_copies
 
     late_copies.install()
-routed_experts_capturer.set_options(routed_experts_capturer.Options(store_bytes=options.store))
+routed_experts_capturer.set_options(
+    routed_experts_capturer.Options(store_bytes=options.store, weights=options.router_weights)
+)
 routecap_vllm.install()  # after vllm was imported, as by a user's script
 oracle = engine.Oracle(8192)
 more = {"num_gpu_blocks_override": BLOCKS} if options.preempt else {}
@@ -212,6 +220,8 @@ def judge(name):
     dtype = np.dtype(asked.get("routed_experts_dtype", "int16"))
     if type(ids) is not np.ndarray or ids.dtype != dtype:
         counts["WRONG dtype"] += 1
+    fill = np.array(-1).astype(dtype)
+    ids = router_weights.given(ids, output, ROUTES)
     last = vars(completion).get("_routed_experts") or vars(output).get("_prompt_routed_experts")
     tags, reasons = last.routing.tags, last.routing.reasons()
     keys = prefixes_of(name)
@@ -226,7 +236,7 @@ def judge(name):
             gone = reason is Missing.EVICTED
             # A store that is too small for what the engine holds refuses blocks.
             gone |= reason is Missing.NOT_PUBLISHED and options.store < 1 << 20
-            empty = not mask.any() and (row == np.array(-1).astype(dtype)).all()
+            empty = not mask.any() and router_weights.is_missing(row, fill)
             counts[f"{'' if gone and empty else 'WRONG '}missing: {reason.name}"] += 1
         elif not mask.all():
             counts["WRONG rows" if mask.any() else "WRONG computed, and missing"] += 1
@@ -246,7 +256,8 @@ for name in requests:
 capturer = routed_experts_capturer.get_global_experts_capturer()
 print(
     f"steps {steps}, preempted {oracle.preempted}, layers {len(oracle.buffers)},"
-    f" graphs {config.compilation_config.cudagraph_mode}, weights {oracle.version}"
+    f" graphs {config.compilation_config.cudagraph_mode}, weights {oracle.version},"
+    f" routers' weights {'compared' if router_weights.WANTED else 'off'}"
 )
 several = sum(count > 1 for spans, _, _ in oracle.steps for _, first, count in spans if first)
 if options.drafts:

@@ -1,12 +1,12 @@
 """Cell for cell: what callers of vLLM 0.33 get from routecap, and what its routers chose.
 
-    python3 check_033.py [--sync] [--preempt] [--drafts] [--weights] [--own] [--requests N]
-                         [--seed N]
+    python3 check_033.py [--sync] [--preempt] [--drafts] [--weights] [--own] [--router-weights]
+                         [--requests N] [--seed N]
 
 With its own model runner, scheduler, prefix cache and front end. Random requests: prompts of many
 lengths in chunks, shared prefixes, n = 3, the three kinds of output, stop tokens, aborts,
-routed_experts_prompt_start, one to the model's length. Prints a line for each kind of row, and
-PASSED or FAILED.
+routed_experts_prompt_start, one to the model's length. With --router-weights the weights of the
+experts are compared too, bit for bit. Prints a line for each kind of row, and PASSED or FAILED.
 """
 
 import argparse
@@ -20,12 +20,16 @@ parser.add_argument("--preempt", action="store_true", help="few blocks: requests
 parser.add_argument("--drafts", action="store_true", help="by n-grams")
 parser.add_argument("--weights", action="store_true", help="change those of routers, many times")
 parser.add_argument("--own", action="store_true", help="vLLM's own capture")
+parser.add_argument("--router-weights", action="store_true", help="compare these too")
 parser.add_argument("--requests", type=int, default=96)
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
 
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+if options.router_weights:
+    os.environ["ROUTECAP_VLLM_WEIGHTS"] = "1"
 import engine  # noqa: E402
+import router_weights  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from oracle import Oracle  # noqa: E402
@@ -130,7 +134,10 @@ def take(output):
         delta = asked[output.request_id]["kind"] == RequestOutputKind.DELTA
         known["tokens"] = known["tokens"] * delta + list(each.token_ids)
         if each.routed_experts is not None:
-            known["arrays"].append(np.asarray(each.routed_experts))
+            rows = np.asarray(each.routed_experts)
+            if router_weights.WANTED:
+                rows = router_weights.packed(rows, each.routed_experts_weights)
+            known["arrays"].append(rows)
         known["ended"] = each.finish_reason
     counts["tokens of the prefix cache"] += (output.num_cached_tokens or 0) * output.finished
 
@@ -188,7 +195,7 @@ def judge_row(name, position, row, truths):
     how = "hit" if truths[-1].hit else "computed"
     if any((row == each.ids).all() for each in truths):  # of an earlier life, if it came out then
         counts[f"right, {how}"] += 1
-    elif (row == FILL).all():
+    elif router_weights.is_missing(row, FILL):
         counts[f"WRONG missing, {how}"] += 1
         notes.append((name, position, "missing", [each.version for each in truths]))
     else:
@@ -202,7 +209,8 @@ for name, one in asked.items():
 for note in notes[:12]:
     print(*note)
 print(
-    f"steps {steps}, begun anew {oracle.begun_anew()}, versions {oracle.version}, odd {dict(odd)}"
+    f"steps {steps}, begun anew {oracle.begun_anew()}, versions {oracle.version}, odd {dict(odd)},"
+    f" routers' weights {'compared' if router_weights.WANTED else 'off'}"
 )
 counts = +counts
 for what, count in sorted(counts.items()):

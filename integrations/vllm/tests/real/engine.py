@@ -13,6 +13,7 @@ if ON_CPU:
     import cpu
 import numpy as np
 import releases
+import router_weights
 import torch
 from vllm import LLM, SamplingParams
 
@@ -26,7 +27,8 @@ class Oracle:
 
     Make it before the engine.
 
-    steps: ([(request, first position, rows)], ids [rows, layers, k], version) of each.
+    steps: ([(request, first position, rows)], ids [rows, layers, k], version) of each; with weights
+        behind the ids if these are captured (router_weights.py).
     anew: which requests began anew with each, behind a preemption.
     version: of the weights, as whoever changes them says.
     preempted: how many requests were, again and again.
@@ -39,6 +41,7 @@ class Oracle:
         self.buffers, self.steps, self.anew, self.preempted, self.version = [], [], [], 0, 0
         self._spans, self._anew = None, ()
         layers = {}
+        watched = router_weights.Watched(layers, rows) if router_weights.WANTED else None
         place, prepare = BaseRouter._apply_eplb_mapping, GPUModelRunner._prepare_inputs
         sample = GPUModelRunner.sample_tokens
 
@@ -65,6 +68,8 @@ class Oracle:
             if self._spans:
                 total = sum(n for _, _, n in self._spans)
                 ids = torch.stack([buffer[:total] for buffer in self.buffers], 1).to(torch.int16)
+                if watched is not None:
+                    ids = torch.from_numpy(watched.beside(ids.cpu().numpy()))
                 self.steps.append((self._spans, ids, self.version))
                 self.anew.append(self._anew)
                 self._spans = None

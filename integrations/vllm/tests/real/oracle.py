@@ -13,12 +13,14 @@ import time
 
 import numpy as np
 import releases
+import router_weights
 import torch
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 
 Row = collections.namedtuple("Row", "ids version who hit")
-"""What a request attends to at a position: ids [layers, k], the version of the weights then, the
-request that computed it, and whether it was there already."""
+"""What a request attends to at a position: ids [layers, k], and behind them their weights if these
+are captured (router_weights.py); the version of the model's weights then, the request that computed
+it, and whether it was there already."""
 
 
 class Oracle:
@@ -35,6 +37,8 @@ class Oracle:
         self.lives, self.odd = collections.defaultdict(list), collections.Counter()
         self._buffers, self._layers, self._tables, self._slots = [], {}, {}, {}
         self._told = self._batch = None
+        wanted = router_weights.WANTED
+        self._watched = router_weights.Watched(self._layers, rows) if wanted else None
         kind = releases.runner_class()
         place, execute = BaseRouter._apply_eplb_mapping, kind.execute_model
         sample = kind.sample_tokens
@@ -98,6 +102,8 @@ class Oracle:
         ids = torch.stack([each[: len(slots)] for each in self._buffers], 1)
         ids = ids.cpu().numpy().astype(np.int16)
         self.odd["rows that no router wrote"] += int((ids < 0).any((1, 2)).sum())
+        if self._watched is not None:
+            ids = self._watched.beside(ids)
         self.odd["rows that the scheduler did not count"] += abs(len(slots) - sum(counts.values()))
         for slot, position, row in zip(slots.tolist(), positions.tolist(), ids, strict=True):
             found = [

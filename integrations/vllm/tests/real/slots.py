@@ -2,13 +2,13 @@
 KV cache that the request attends to; in every release and with either model runner.
 
     python3 slots.py [--rows N] [--block ROWS] [--blocks N] [--sync] [--updates load|tag|none]
-                     [--flush P] [--seed N] [--json FOLDER]
+                     [--flush P] [--seed N] [--json FOLDER] [--router-weights]
 
 Random traffic has prompts in common, prompts of whole blocks and prompt_logprobs (whose requests
 compute blocks that are there already), n = 3, stop tokens, preemptions, aborts, requests that are
 off, and weights that change every few steps: with the cache emptied and what runs preempted, with a
-try to empty it, and without. The oracle is oracle.py's. Prints a line for each kind of row, and
-PASSED or FAILED.
+try to empty it, and without. The oracle is oracle.py's. With --router-weights the weights of the
+experts are compared too, bit for bit. Prints a line for each kind of row, and PASSED or FAILED.
 
 --json: `routecap conform` judges the same engine first, and a report of both is written there, for
 lab/matrix.py.
@@ -39,12 +39,17 @@ parser.add_argument(
 )
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--json", type=Path, help="a folder for the report")
+parser.add_argument("--router-weights", action="store_true", help="compare these too")
 options = parser.parse_args()
+
+if options.router_weights:
+    os.environ["ROUTECAP_VLLM_WEIGHTS"] = "1"
 
 if options.json:
     os.environ["ROUTECAP_VLLM_FOLDER"] = tempfile.mkdtemp()  # for a format that conform asks for
 
 import engine  # noqa: E402
+import router_weights  # noqa: E402
 import torch  # noqa: E402
 from oracle import Oracle  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
@@ -171,7 +176,8 @@ def judge(output):
         if (0 if got is None else len(got[0])) != count:
             counts[f"WRONG {0 if got is None else len(got[0])} rows of {count}"] += 1
         elif count:
-            judge_rows(output, completion, got, own, lives, len(prompt))
+            rows = router_weights.given(got[0], output, ROUTES, completion)
+            judge_rows(output, completion, (rows, got[1]), own, lives, len(prompt))
 
 
 def judge_rows(output, completion, got, own, lives, prompt):
@@ -187,7 +193,7 @@ def judge_rows(output, completion, got, own, lives, prompt):
             continue
         hit, who = truths[0].hit, truths[0].who
         found = next((each for each in truths if (row == each.ids).all()), None)
-        if not mask.any():
+        if not mask.any() and router_weights.is_missing(row):
             counts[
                 missing(hit, who, None if reasons is None else int(reasons[position].max()))
             ] += 1
@@ -230,7 +236,8 @@ for each in notes[:12]:
     print(
         "request {}, position {} of {}: of version {}, computed by {}, hit {}; now {}".format(*each)
     )
-print(f"steps {steps}, versions {oracle.version}, {seconds()}")
+how = "compared" if router_weights.WANTED else "off"
+print(f"steps {steps}, versions {oracle.version}, routers' weights {how}, {seconds()}")
 counts = +counts
 for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")
