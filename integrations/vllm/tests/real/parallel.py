@@ -2,7 +2,7 @@
 0.21, and from 0.31 on, where vLLM refuses pipelines and --prefix is needed.
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
-                        [--prefix] [--balance]
+                        [--prefix] [--balance] [--router-weights]
 
     tensor    tensor parallel: workers in processes of their own, which all route the same tokens.
               From 0.31 on also without a GPU
@@ -12,6 +12,7 @@
 
 With --prefix every other prompt begins as another one did, whose rows come out of the workers'
 stores. With --balance vLLM's balancer puts replicas of experts on ranks, and moves them (expert).
+With --router-weights the weights of the experts are compared too, bit for bit.
 
 Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows it says
 what is known. One rank shows the program itself.
@@ -36,6 +37,7 @@ parser.add_argument("--eager", action="store_true")
 parser.add_argument("--sync", action="store_true", help="no async scheduling")
 parser.add_argument("--balance", action="store_true", help="experts, by vLLM's balancer")
 parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
+parser.add_argument("--router-weights", action="store_true", help="compare these too")
 parser.add_argument("--requests", type=int, default=48, help="of each engine")
 parser.add_argument("--kv", type=float, default=2, help="GiB of each rank's cache")
 options = parser.parse_args()
@@ -66,6 +68,8 @@ def in_every_process():
     )
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     os.environ["ROUTECAP_VLLM"] = "1"
+    if options.router_weights:
+        os.environ["ROUTECAP_VLLM_WEIGHTS"] = "1"
     os.environ.setdefault("ROUTECAP_VLLM_STORE_BYTES", str(1 << 26))
     os.environ["PYTHONHASHSEED"] = "0"  # engines have the same hashes of blocks
     if options.kind == "data":  # its ranks step together only in processes of their own
@@ -110,6 +114,7 @@ def one_engine(rank):
     import engine
     import numpy as np
     import releases
+    import router_weights
 
     model, vocabulary = ("tiny", 2048) if engine.ON_CPU else ("small", 32768)
     scale = 8 if engine.ON_CPU else 1
@@ -182,6 +187,8 @@ def one_engine(rank):
         output = outputs[name]
         completion = output.outputs[0]
         ids, _ = engine.given(output, routes) or ((), ())
+        if len(ids):
+            ids = router_weights.given(ids, output, routes)
         n = len(prompt) + len(completion.token_ids) - 1
         counts["requests"] += 1
         counts["requests that ended by a stop token"] += completion.stop_reason is not None
@@ -190,7 +197,7 @@ def one_engine(rank):
             without.append((names[name], n, completion.finish_reason, completion.stop_reason))
             continue
         for row, (key, known) in zip(ids, computed_of(name), strict=True):
-            missing = (row == -1).all()
+            missing = router_weights.is_missing(row)
             if known is None:
                 found = any((row == each).all() for each in of_prefix.get(key, ()))
                 what = "rows out of the prefix cache, by the stores"
