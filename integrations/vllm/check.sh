@@ -76,7 +76,9 @@ check_0.33() {
     done
     check "0.33: the HTTP server, server.py" "$python" integrations/vllm/tests/real/server.py "$build/vllm_engine_server_0.33"
     check "0.33: beside its own connector, aux_output.py" "$python" integrations/vllm/tests/real/aux_output.py
-    check "0.33: what a program gets in a format, front_033.py" "$python" integrations/vllm/tests/real/front_033.py "$build/vllm_engine_objects_0.33"
+    for options in "" --router-weights; do
+        check "0.33: what a program gets in a format, front_033.py $options" "$python" integrations/vllm/tests/real/front_033.py "$build/vllm_engine_objects_0.33" $options
+    done
     for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
         check "0.33: rows of the blocks that are hit, slots_033.py $options" "$python" integrations/vllm/tests/real/slots_033.py $options
     done

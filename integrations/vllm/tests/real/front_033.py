@@ -1,23 +1,27 @@
 """What a program gets from AsyncLLM of vLLM 0.33 in a format, without a model.
 
-    python3 front_033.py FOLDER
+    python3 front_033.py FOLDER [--router-weights]
 
 The engine's core is a function here: it gives tokens, and rows by a formula, in the chunks and
 types in which routecap's connector gives them, also two outputs that nobody has taken between them.
-AsyncLLM.generate and the output processor are vLLM's own. FOLDER is for objects. What the HTTP
-server answers is for server.py.
+AsyncLLM.generate and the output processor are vLLM's own. FOLDER is for objects. With
+--router-weights the rows come with weights. What the HTTP server answers is for server.py.
 """
 
 import asyncio
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 FOLDER = Path(sys.argv[1]).resolve()
 os.environ["ROUTECAP_VLLM_OBJECTS"] = f"file://{FOLDER}"
+WEIGHTS = "--router-weights" in sys.argv
+os.environ["ROUTECAP_VLLM_WEIGHTS"] = str(int(WEIGHTS))
 HERE = Path(__file__).resolve().parent
 
 import numpy as np  # noqa: E402
+import router_weights  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.config import ModelConfig  # noqa: E402
 from vllm.sampling_params import RequestOutputKind  # noqa: E402
@@ -31,7 +35,7 @@ from routecap_vllm import _aux_output  # noqa: E402
 from routecap_vllm._asked import Asked, asked_by  # noqa: E402
 
 MODEL = ModelConfig(
-    model=str(HERE / "models" / "tiny"),
+    model=str(HERE.parents[3] / "tests/engines/models/tiny"),
     skip_tokenizer_init=True,
     dtype="float32",
     max_model_len=256,
@@ -59,6 +63,26 @@ def rows(first, end):
         at = np.arange(first, end)[:, None] * 7 + layer * 3
         found[:, layer] = (at + np.arange(K)) % EXPERTS[0]
     return found
+
+
+def weights(first, end):
+    """Of these rows, as float32; 0 in layers without a router."""
+    found = np.zeros((end - first, LAYERS, K), np.float32)
+    found[:, SHAPE] = (rows(first, end)[:, SHAPE] + 1) / np.float32(7)
+    return found
+
+
+def sent(first, end):
+    """What the engine's core sends."""
+    ids = rows(first, end)
+    return router_weights.packed(ids, weights(first, end)) if WEIGHTS else ids
+
+
+def same_weights(found, first):
+    known = weights(first, ROWS) if WEIGHTS else None
+    if found is None or known is None:
+        return found is known
+    return found.dtype == np.float32 and np.array_equal(found.view("i4"), known.view("i4"))
 
 
 class Engine(AsyncLLM):
@@ -99,7 +123,7 @@ class Engine(AsyncLLM):
                 request_id=request_id,
                 new_token_ids=[token],
                 finish_reason=FinishReason.LENGTH if last else None,
-                routed_experts=rows(emit, end),
+                routed_experts=sent(emit, end),
             )
             emit = end
             self.output_processor.process_outputs([output])
@@ -126,6 +150,7 @@ def right(reference, start):
         k=K,
         layer_map=SHAPE,
         layer_experts=EXPERTS,
+        weights="float32" if WEIGHTS else None,
     )
     found = reader.rows(reference).read(0, ROWS)
     return (
@@ -133,6 +158,8 @@ def right(reference, start):
         and (found.first, found.rows) == (start, ROWS - start)
         and found.mask().all()
         and np.array_equal(found.ids(), rows(start, ROWS)[:, SHAPE])
+        and (found.weights_dtype is not None) is WEIGHTS
+        and (not WEIGHTS or np.array_equal(found.weights(), weights(start, ROWS)[:, SHAPE]))
     )
 
 
@@ -141,13 +168,18 @@ async def program(kind, start):
     having = [each.outputs[0] for each in taken if each.outputs[0].routed_experts is not None]
     expect(len(having) == 1 and having[0].finish_reason == "length", f"{kind}: at the end, once")
     expect(right(having[0].routed_experts, start), f"{kind} from {start}: its rows")
-    own = [each async for each in outputs(kind, start)][-1].outputs[0].routed_experts
-    expect(np.array_equal(own, rows(start, ROWS)), f"{kind} from {start}: vLLM's own answer")
+    own = [each async for each in outputs(kind, start)][-1].outputs[0]
+    whole = own.routed_experts.dtype == np.int16
+    whole &= np.array_equal(own.routed_experts, rows(start, ROWS))
+    expect(whole, f"{kind} from {start}: vLLM's own answer")
+    beside = own.routed_experts_weights if WEIGHTS else None
+    expect(same_weights(beside, start), f"{kind} from {start}: its weights")
 
 
 def main():
     _aux_output.refuse_asked(InputProcessor)
-    _aux_output.answer_in_formats()  # as when an engine makes its front end
+    # as when an engine makes its front end
+    _aux_output.look(SimpleNamespace(aux_output_config=SimpleNamespace(enabled=True)))
     for start in (0, 20):
         for kind in RequestOutputKind:
             asyncio.run(program(kind, start))
