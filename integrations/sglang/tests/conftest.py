@@ -14,7 +14,14 @@ HAS_TORCH = (found := find_spec("torch")) is not None and found.origin is not No
 collect_ignore = (
     []
     if HAS_TORCH
-    else ["test_designs.py", "test_engine.py", "test_graph.py", "test_metrics.py", "test_names.py"]
+    else [
+        "test_designs.py",
+        "test_engine.py",
+        "test_graph.py",
+        "test_metrics.py",
+        "test_names.py",
+        "test_weights.py",
+    ]
 )
 
 
@@ -104,6 +111,7 @@ def registry(monkeypatch):
 def ranks(monkeypatch):
     """SGLang's modules that the adapter asks, in the place of SGLang's."""
     from routecap_sglang import _checkpoints, _hooks
+    from routecap_sglang._routed import FUNCTION
 
     known = Ranks()
     design = _checkpoints.design("0.5.23", (0, 5, 23))._replace(hooks=[])
@@ -141,7 +149,7 @@ def ranks(monkeypatch):
         _is_scattered_a2a_backend=lambda: known.scattered,
     )
     cache = _module(monkeypatch, "sglang.srt.mem_cache.unified_radix_cache")
-    for name in [*design.fields, f"sglang.srt.{design.breaks}"]:
+    for name in [*design.fields, f"sglang.srt.{design.breaks}", f"sglang.srt.{FUNCTION}"]:
         released.put(monkeypatch, name)
     if HAS_TORCH:
         from engine import TopK, Tree
@@ -164,6 +172,8 @@ def start(ranks, monkeypatch):
         from engine import Engine
 
         ranks.weight_version = weight_version
+        if options is not None and options.weights:
+            monkeypatch.setattr(_hooks, "_design", _hooks.design().with_weights())
         monkeypatch.setattr(_hooks, "_options", options or Options(budget_bytes=64 << 20))
         engines.append(Engine(_hooks, ranks, own, **settings))
         return engines[-1]

@@ -8,6 +8,7 @@ from array import array
 
 import numpy as np
 import torch
+from routecap_sglang._routed import FUNCTION
 from watched import Known, Watched
 
 LAYERS, EXPERTS, K, VOCABULARY = 5, 40, 4, 1000
@@ -81,6 +82,11 @@ def choose(tokens, weights=0):
     return np.array(rows, np.int32).reshape(len(rows), len(ROUTED), K)
 
 
+def weigh(ids):
+    """The weights beside ids: of each another one, which no other has."""
+    return np.float32(1) / (np.asarray(ids, np.float32) + np.float32(3))
+
+
 class Mode(Watched):
     def __init__(self, name):
         self.name = name
@@ -113,6 +119,7 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(TopK(layer) for layer in ROUTED)
         self.capturer = None
         self.overwrites, self.stage = False, ROUTED
+        self.around = None  # what is hooked around the function that takes ids
         self.shared_experts_config = SharedExperts(num_fused_shared_experts=0)
 
     def forward(self, input_ids, positions, forward_batch, **more):
@@ -120,10 +127,21 @@ class Model(torch.nn.Module):
             if layer not in self.stage:
                 continue
             ids = torch.from_numpy(forward_batch.ids[:, i].copy())
-            self.capturer.capture(layer_id=layer, topk_indices=ids)
+            weights = torch.from_numpy(weigh(ids))
+            self.give(layer_id=layer, topk_ids=ids, topk_weights=weights)
             if self.overwrites:
                 ids.zero_()
+                weights.zero_()
         return "logits"
+
+    def give(self, **given):
+        if self.around is None:
+            self.post_process(**given)
+        else:
+            self.around(self.post_process, **given)
+
+    def post_process(self, topk_ids, topk_weights, layer_id):
+        self.capturer.capture(layer_id=layer_id, topk_indices=topk_ids)
 
 
 class Request(Watched):
@@ -226,6 +244,9 @@ class Engine:
             device="cpu",
         )
         self.model.capturer = self.capturer
+        for hook in face.design().hooks:
+            if hook.target == FUNCTION:
+                self.model.around = hook.function
         self.divided = False  # whether context parallelism divides a pass
         self.computed = {}  # rid -> position -> row, as last computed
 

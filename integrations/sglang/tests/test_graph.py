@@ -23,13 +23,16 @@ class Machine:
     def __init__(self):
         self.log, self.capturing, self.broken, self.breaks = [], False, False, False
         self.held = []
-        self.forward = Forward(self, [(K, 4)] * LAYERS, lambda: self.breaks)
+        self.forward = self.made(weights=False)
+
+    def made(self, weights):
+        return Forward(self, [(K, 4)] * LAYERS, lambda: self.breaks, weights)
 
     def begin(self, rows):
         self.log.append(f"begin of {rows}")
 
-    def record(self, layer, ids, *, columns=None):
-        self.log.append(f"layer {layer}")
+    def record(self, layer, ids, *, columns=None, weights=None):
+        self.log.append(f"layer {layer}" + (" with weights" if weights is not None else ""))
 
     def layer_sources(self, ids, *, columns, none, whole_step):
         return types.SimpleNamespace(layers=list(ids), whole_step=whole_step)
@@ -63,7 +66,7 @@ class Machine:
                 ids = torch.full((ids_rows or rows, K), layer, dtype=torch.int32)
                 self.held.append(weakref.ref(ids))
                 self.capturing = capturing and layer not in eager
-                self.forward.route(layer, ids)
+                self.forward.route(layer, ids, ids.float())
             self.capturing, ids = capturing, None
             self.log.append("head" if all(ref() is not None for ref in self.held) else "freed")
 
@@ -131,6 +134,15 @@ def test_ids_of_more_rows_than_the_pass_has_are_no_step(machine):
 def test_until_an_eager_pass_has_proven_that_ids_stay_layers_are_recorded_where_they_are(machine):
     machine.capturing = True
     assert machine.run(layers=(1,)) == ["begin of 4", "layer 1", "freed", "snapshot"]
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_with_weights_each_layer_is_recorded_where_it_is(machine, capturing):
+    machine.forward = machine.made(weights=True)
+    machine.run()
+    machine.capturing = capturing
+    layers = [f"layer {layer} with weights" for layer in range(LAYERS)]
+    assert machine.run() == ["begin of 4", *layers, "freed", "snapshot"]
 
 
 def test_a_pass_without_routers_has_no_rows(machine):

@@ -59,7 +59,7 @@ def encode(routing: routecap.Routing, asked: Asked) -> str:
             "raw.base64",
             dtype="int32",
             columns=asked.columns,
-            allow=("first", "tags", "validity", "reasons", "layers"),
+            allow=("first", "tags", "validity", "reasons", "layers", "weights"),
         ).decode()
     dtype = np.dtype(asked.dtype)
     largest = np.iinfo(dtype).max

@@ -160,14 +160,16 @@ class Capturer:
             budget_bytes=options.budget_bytes,
             max_requests=max(65536, 4 * max_requests),
             load=bool(options.metrics_port),
+            **({"weights": "float32"} if options.weights else {}),
         )
         self._metrics: Server | None = None
         self._layers = {index: i for i, index in enumerate(settings["layer_map"])}
         widths = [(k, k + fused) for k in self.capturer.layer_k.tolist()]
-        self._forward = Forward(self.capturer, widths, breaks)
+        self._forward = Forward(self.capturer, widths, breaks, options.weights)
         self._anchor = anchor(self._forward, device)
         model.forward = self._forward.around(model.forward, self.softly)
-        row_bytes = settings["layers"] * (settings["k"] * (1 + (settings["experts"] > 255)) + 1)
+        id_bytes = 1 + (settings["experts"] > 255) + 4 * options.weights
+        row_bytes = settings["layers"] * (settings["k"] * id_bytes + 1)
         self.prefixes = Prefixes(
             min(_CACHES * cached_tokens, options.budget_bytes // 2 // row_bytes)
         )
@@ -212,17 +214,18 @@ class Capturer:
 
     # ---- The forward pass
 
-    def route(self, layer: int, ids: torch.Tensor) -> None:
-        """A router of the decoder's layer chose these: before load balancing, of all rows."""
+    def route(self, layer: int, ids: torch.Tensor, weights: torch.Tensor | None = None) -> None:
+        """A router of the decoder's layer chose these: before load balancing, of all rows. weights:
+        of them, where they are seen."""
         import torch
 
         captured = self._layers.get(layer)
         if captured is None:
             return
         if torch.compiler.is_compiling():
-            torch.ops.routecap.route(self._anchor, ids, captured)
+            torch.ops.routecap.route(self._anchor, ids, weights, captured)
         else:
-            self._forward.route(captured, ids)
+            self._forward.route(captured, ids, weights)
 
     def issue(self, batch: Batch) -> routecap.Step | None:
         """The pass is enqueued: say whose its rows are. None if they are nobody's."""

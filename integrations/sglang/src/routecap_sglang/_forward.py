@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import routecap
 from routecap.adapter import HeldIds, capturing_on
 
+from ._routed import kept
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,7 +24,7 @@ class Forward:
     Where a pass is eager, or one graph, nothing is launched for a layer: all ids are recorded at
     once behind the last router. In one graph that launch is the whole step. A pass in which graphs
     begin or end begins its step at its start, and a graph of a part of the model, which begins and
-    ends elsewhere, records each layer where it is.
+    ends elsewhere, records each layer where it is. So does each pass whose weights are kept.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Forward:
         capturer: routecap.Capturer,
         widths: Sequence[tuple[int, ...]],
         breaks: Callable[[], bool | None] = lambda: False,
+        weights: bool = False,
     ) -> None:
         """
         Args:
@@ -37,8 +40,10 @@ class Forward:
                 which the others are behind.
             breaks: Whether the engine may end the graph that it captures within the pass, and
                 begin another.
+            weights: Whether the capturer keeps them.
         """
         self._capturer, self._widths, self._breaks = capturer, widths, breaks
+        self._weights = weights
         self._is_capturing = capturing_on(capturer)
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
         self._rows = 0  # of this pass, padding included
@@ -87,17 +92,22 @@ class Forward:
             self._begun = True
             self._capturer.begin(self._rows)
 
-    def route(self, layer: int, ids: torch.Tensor) -> None:
+    def route(self, layer: int, ids: torch.Tensor, weights: torch.Tensor | None = None) -> None:
         """A router chose these, [rows, k or more], of rows from the first on.
 
         Raises:
-            ValueError: They have another width than the model says.
+            ValueError: They have another width than the model says, or weights not of them.
+            LookupError: Their weights are to be kept, and are not there.
         """
         if ids.ndim != 2 or ids.shape[1] not in self._widths[layer]:
             raise ValueError(
                 f"the router of layer {layer} gave ids of shape {tuple(ids.shape)}, and the model's"
                 f" configuration says {self._widths[layer][0]} experts a token: report the model"
             )
+        if self._weights:
+            weights = kept(layer, ids, weights)[: self._capturer.rows]
+            self._record(layer, ids[: self._capturer.rows], weights)
+            return
         if len(ids) > self._capturer.rows:
             ids = ids[: self._capturer.rows]
         capturing = self._is_capturing()
@@ -108,12 +118,12 @@ class Forward:
         elif not self.held.hold(layer, ids, capturing):
             self._record(layer, ids)
 
-    def _record(self, layer: int, ids: torch.Tensor) -> None:
+    def _record(self, layer: int, ids: torch.Tensor, weights: torch.Tensor | None = None) -> None:
         if self._capturing is not None:  # else the pass is a replay, whose first graph begins it
             self._begin_step()
         try:
             # What is fused behind the k-th column is left out.
-            self._capturer.record(layer, ids, columns=ids.shape[1])
+            self._capturer.record(layer, ids, columns=ids.shape[1], weights=weights)
         except routecap.Error as error:
             if error.status is not routecap.Status.ERR_CONFLICT:
                 raise

@@ -4,6 +4,7 @@ In the scheduler's process:
     RoutedExpertsCapturer.create        gives ours, which SGLang keeps and calls as its own:
                                         `capture` in the routers, `on_forward_end` behind the pass
     ForwardBatch.init_new               says which requests a pass is of
+    _post_process_topk_ids              the weights of a router, if they are wanted
     _maybe_collect_routed_experts       a request has ended: its ticket travels as its rows
     _resolve_spec_v2_tokens, copy_to_cpu, move_accept_tokens_to_target_kvcache,
     NGRAMWorker.forward_batch_generation  which drafts were accepted
@@ -37,6 +38,7 @@ from ._delivery import fetch
 from ._lives import session_of, tokens_of
 from ._options import Options
 from ._prefixes import pairs_of
+from ._routed import FUNCTION, PARAMETERS, around_ids, gathered, weights_given
 from ._settings import Release, Settings, settings_of, transfers
 from ._surface import check
 
@@ -90,6 +92,11 @@ class Design(NamedTuple):
     caches: tuple[str, ...] = (UNIFIED,)
     splits: tuple[str, ...] = ("attn_cp_metadata",)
     breaks: str = f"model_executor.runner_backend_utils.{BREAKABLE}"
+
+    def with_weights(self) -> Design:
+        """Which hooks the weights of routers too."""
+        hook = Hook(FUNCTION, PARAMETERS, around_ids, "around")
+        return self._replace(hooks=[*self.hooks, hook])
 
     @property
     def functions(self) -> dict[str, tuple[str, ...]]:
@@ -254,9 +261,11 @@ class SGLangCapturer(Capturer):
             chosen = {"topk_indices": topk_indices} if topk_ids is None else {"topk_ids": topk_ids}
             self.own.capture(layer_id=layer_id, **chosen)
         ids = topk_indices if topk_ids is None else topk_ids
+        weights = weights_given()
         if self.place.scattered:  # all ranks do, whatever has failed in one
-            ids = _gathered(ids, self.group_size)
-        self.softly(self.route, layer_id, ids)
+            ids = gathered(ids, self.group_size)
+            weights = None if weights is None else gathered(weights, self.group_size)
+        self.softly(self.route, layer_id, ids, weights)
 
     def on_forward_end(
         self,
@@ -310,18 +319,6 @@ class Issued:
         if self.own is not None:
             self.own.finalize()
         self.capturer.settling = self
-
-
-def _gathered(ids: Any, size: int) -> Any:
-    """The ids of the whole pass, of which each rank of an attention group routes a part."""
-    import torch
-    from sglang.srt.layers.dp_attention import attn_tp_all_gather_into_tensor
-
-    if size == 1:
-        return ids
-    whole = torch.empty((len(ids) * size, ids.shape[1]), dtype=ids.dtype, device=ids.device)
-    attn_tp_all_gather_into_tensor(whole, ids.contiguous())
-    return whole
 
 
 def _issue(

@@ -1,7 +1,7 @@
 """The custom op for regions that torch.compile traces. Importing this imports torch.
 
-`routecap::route(anchor, ids, layer)` hands a router's ids to the capturer whose anchor it is. It
-says that it writes to the anchor, so that no compiler drops it.
+`routecap::route(anchor, ids, weights, layer)` hands what a router gave to the capturer whose anchor
+it is. It says that it writes to the anchor, so that no compiler drops it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ def anchor(forward: object, device: object) -> torch.Tensor:
     return tensor
 
 
-def _route(tensor: torch.Tensor, ids: torch.Tensor, layer: int) -> None:
+def _route(
+    tensor: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor | None, layer: int
+) -> None:
     forward = _forwards.get(tensor.data_ptr())
     if forward is None:
         raise RuntimeError(
             "this is no capturer's anchor: a compiler has copied it. Leave it out of the compiled"
             " graph, or run eagerly"
         )
-    forward.route(layer, ids)
+    forward.route(layer, ids, weights)
 
 
 if not hasattr(torch.ops.routecap, "route"):
-    torch.library.define("routecap::route", "(Tensor(a!) anchor, Tensor ids, int layer) -> ()")
+    torch.library.define(
+        "routecap::route", "(Tensor(a!) anchor, Tensor ids, Tensor? weights, int layer) -> ()"
+    )
     torch.library.impl("routecap::route", "CompositeExplicitAutograd")(_route)
     torch.library.register_fake("routecap::route")(lambda *arguments: None)

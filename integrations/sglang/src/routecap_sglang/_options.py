@@ -25,6 +25,8 @@ class Options:
             .routecap.
         objects: Where rows are put whose clients ask for a reference, as routecap.remote.connect
             takes it: "s3://bucket/rollouts"; or JSON with its settings, {"url": ..., ...}.
+        weights: Capture the router's weight of each expert too, as float32: in all routings, and in
+            answers in the format "routecap".
         budget_bytes: Upper limit of the memory for captured rows, those of cached prefixes
             included. Beyond it rows are missing, and counted.
         slots: Steps that may be in flight.
@@ -40,6 +42,7 @@ class Options:
     callback: str = ""
     folder: str = ""
     objects: str = ""
+    weights: bool = False
     budget_bytes: int = 8 << 30
     slots: int = 5
     metrics_port: int = 0

@@ -38,8 +38,8 @@ def find(number: str, options: Options) -> Found:
     modules = [import_module(f".{name}", __package__) for name in DESIGNS]
     for module in modules:
         if _numbers(module.FIRST) <= release <= _numbers(module.LAST):
-            return Found(number, module.design(number, release), True, "")
-    designs = [module.design(number, release) for module in reversed(modules)]
+            return Found(number, _design(module, number, release, options), True, "")
+    designs = [_design(module, number, release, options) for module in reversed(modules)]
     bad = {i: misfits(each.functions, each.fields) for i, each in enumerate(designs)}
     best = min(bad, key=lambda i: len(bad[i]))
     if bad[best]:
@@ -50,6 +50,11 @@ def find(number: str, options: Options) -> Found:
         why = f"{known()}, and this is {number}. All that is hooked fits: {setting} runs it, unchecked"
         return Found(number, None, False, why)
     return Found(number, designs[best], False, "")
+
+
+def _design(module: Any, number: str, release: Release, options: Options) -> Any:
+    made = module.design(number, release)
+    return made.with_weights() if options.weights else made
 
 
 def known() -> str:
