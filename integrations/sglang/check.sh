@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # check.sh [VERSION...]: releases of SGLang without a GPU, out of their wheels for CUDA. Of each:
-# conform, and random schedules judged by slot with pages of 1, 16 and 64, of 20,000 rows and more.
+# conform, and random schedules judged by slot with pages of 1, 16 and 64, of 20,000 rows and more,
+# without weights and with them.
 # Without a VERSION: those that trainers pin, and with the newest one every option of check.py.
 # Fetches 300 MB the first time (and PyTorch), and up to 40 MB for a release; takes some minutes for each.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
@@ -49,6 +50,7 @@ use_release() {
 for version in "${versions[@]}"; do
     use_release "$version"
     check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" integrations/sglang/tests/real/slots.py "$build/sglang_run" 1 16:retract 64:sync
+    check "SGLang $version, weights by slot, slots.py --weights" timeout 900 "$python" integrations/sglang/tests/real/slots.py --weights "$build/sglang_run" 1 16:retract 64:sync
     check "SGLang $version, conform" timeout 1800 "$python" tools/tests/conform/prove.py --runs 1 --json "$build/conform_reports" sglang_engine capture=routecap
 done
 if [ $# -gt 0 ]; then

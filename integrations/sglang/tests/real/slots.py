@@ -1,13 +1,15 @@
 """Rows of cached prefixes by slot: what routecap gives, against what was computed into the slots of
 SGLang's KV cache that each request has, in random traffic with updates of the weights.
 
-    python3 slots.py [--requests N] [--updates N] [--seed N] FOLDER [PAGE[:sync][:retract]]...
+    python3 slots.py [--weights] [--requests N] [--updates N] [--seed N]
+        FOLDER [PAGE[:sync][:retract]]...
 
 Prompts begin alike for random lengths, differ within pages, and are as long as pages. Some requests
 are aborted, end at a stop token, or have several answers. Between them the weights change: with a
 flush of the cache or without, with requests in flight that are paused or retracted, with a version
 that is a number, a name, or none. An engine has pages of so many tokens; `sync`: no overlap
-scheduling; `retract`: every third pass retracts requests. Prints a line for each kind of row,
+scheduling; `retract`: every third pass retracts requests. With --weights the weight of each expert
+is captured too, and is bit for bit that of the router. Prints a line for each kind of row,
 and PASSED or FAILED: no row is wrong, none is missing, and each version of the weights has a tag of
 its own, which rises.
 """
@@ -25,6 +27,7 @@ from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
 parser.add_argument("engines", nargs="*", default=["1"])
+parser.add_argument("--weights", action="store_true")
 parser.add_argument("--requests", type=int, default=150)
 parser.add_argument("--updates", type=int, default=12)
 parser.add_argument("--seed", type=int, default=0)
@@ -54,7 +57,8 @@ def run(checkpoints, index, page, kinds):
     os.environ["SGLANG_TEST_RETRACT"] = str(int("retract" in kinds))
     import routecap_sglang
 
-    routecap_sglang.install(routecap_sglang.Options(folder=str(routings), budget_bytes=256 << 20))
+    chosen = {"folder": str(routings), "budget_bytes": 256 << 20, "weights": options.weights}
+    routecap_sglang.install(routecap_sglang.Options(**chosen))
     import sglang
     from sglang.srt.managers import io_struct
 
@@ -180,6 +184,8 @@ def run(checkpoints, index, page, kinds):
     enough = counts["rows of the cache, right"] > 1000 and counts["rows of older weights"] > 100
     enough &= all(happened[kind] for kind in ("aborted", "stopped", "several answers"))
     enough |= not options.updates
+    if options.weights:
+        enough &= counts["cells with weights, right"] > 10 * counts["weights shifted by one, equal"]
     return enough and not wrong
 
 
@@ -209,7 +215,7 @@ def judge(lengths, routings, slots):
             counts["WRONG requests without a file"] += 1
             continue
         routing = routecap.load(path)[name].routing
-        ids, versions, cached = (of[:length] for of in truth[name])
+        ids, weights, versions, cached = (of[:length] for of in truth[name])
         if routing.rows != length or len(ids) != length:
             counts["WRONG lengths"] += 1
             print(name, routing.rows, len(ids), length)
@@ -220,6 +226,10 @@ def judge(lengths, routings, slots):
             counts[f"rows of the {kind}, right"] += int((of & there & same).sum())
             counts[f"WRONG rows of the {kind}"] += int((of & there & ~same).sum())
             counts[f"WRONG rows of the {kind}, missing"] += int((of & ~there).sum())
+        if options.weights:
+            weigh(counts, routing, ids, weights, there)
+        else:
+            counts["WRONG weights that nobody wanted"] += routing.weights_dtype is not None
         counts["rows of older weights"] += int((there & (versions < versions.max())).sum())
         counts["rows"] += length
         for version in set(versions.tolist()):
@@ -239,6 +249,23 @@ def judge(lengths, routings, slots):
                 {routecap.Missing(int(why)).name for why in routing.reasons()[bad].flat if why},
             )
     return counts, tags
+
+
+def weigh(counts, routing, ids, weights, there):
+    """Counts of weights, each beside the id that has it."""
+    import numpy as np
+
+    got, mask = routing.weights(), np.empty(routing.ids().shape[:2], bool)
+    routing.weights(mask=mask)
+    want, got = (
+        np.take_along_axis(values, np.argsort(of, -1), -1).view(np.uint32)
+        for values, of in ((weights, ids), (got, routing.ids()))
+    )
+    same = (got == want).all(-1)
+    counts["cells with weights, right"] += int((mask & same).sum())
+    counts["weights shifted by one, equal"] += int((got[1:] == want[:-1]).all(-1).sum())
+    counts["WRONG weights"] += int((mask & ~same).sum())
+    counts["WRONG weights, missing"] += int((there[:, None] & ~mask).sum())
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ class Slots:
 
     def __init__(self):
         self.file = None
-        self.version, self.pass_ids = 0, {}
-        self.ids = self.versions = None  # of each slot
+        self.version, self.given = 0, {}  # in this pass: layer -> ids, weights
+        self.ids = self.weights = self.versions = None  # of each slot
         self.known = {}  # rid -> life, rows
 
     def forward(self, original, runner, batch, *args, **kwargs):
@@ -33,30 +33,34 @@ class Slots:
         table = runner.req_to_token_pool.req_to_token
         pools, slots = batch.req_pool_indices.tolist(), batch.out_cache_loc.numpy().copy()
         hits = [table[pool, :first].numpy().copy() for pool, first in zip(pools, firsts)]
-        self.pass_ids.clear()
+        self.given.clear()
         output = original(runner, batch, *args, **kwargs)
-        ids = np.stack([self.pass_ids[layer] for layer in sorted(self.pass_ids)], 1)
+        of_layers = zip(*(self.given[layer] for layer in sorted(self.given)), strict=True)
+        ids, weights = (np.stack(each, 1) for each in of_layers)
         if self.ids is None:
             self.file = open(os.environ["ROUTECAP_TEST_SLOTS"], "ab")
             size = runner.max_total_num_tokens + 4096
             self.ids = np.full((size, *ids.shape[1:]), -2, np.int16)
+            self.weights = np.full(self.ids.shape, np.nan, np.float32)
             self.versions = np.full(size, -1, np.int32)
-        before = [(self.ids[hit], self.versions[hit]) for hit in hits]
+        before = [(self.ids[hit], self.weights[hit], self.versions[hit]) for hit in hits]
         rows = sum(counts)
-        self.ids[slots[:rows]], self.versions[slots[:rows]] = ids[:rows], self.version
+        self.ids[slots[:rows]], self.weights[slots[:rows]] = ids[:rows], weights[:rows]
+        self.versions[slots[:rows]] = self.version
         at = 0
         for request, first, count, hit in zip(requests, firsts, counts, before):
-            self.add(request, first, count, hit, ids[at : at + count])
+            self.add(request, first, count, hit, ids[at : at + count], weights[at : at + count])
             at += count
         self.file.flush()
         return output
 
-    def add(self, request, first, count, hit, ids):
+    def add(self, request, first, count, hit, ids, weights):
         life, rows = self.known.get(request.rid, (request.retraction_count, 0))
         at = min(first, rows) if life == request.retraction_count else 0
         new = (
             np.concatenate([hit[0][at:], ids]),
-            np.concatenate([hit[1][at:], np.full(count, self.version)]),
+            np.concatenate([hit[1][at:], weights]),
+            np.concatenate([hit[2][at:], np.full(count, self.version)]),
         )
         cached = np.arange(at, first + count) < first
         pickle.dump((request.rid, at, *new, cached), self.file)
@@ -72,7 +76,8 @@ def watch():
     slots = Slots()
 
     def chosen(output, topk, *args, **kwargs):
-        slots.pass_ids[topk.layer_id] = output.topk_ids.to("cpu").numpy().astype(np.int16)
+        ids = output.topk_ids.to("cpu").numpy().astype(np.int16)
+        slots.given[topk.layer_id] = ids, output.topk_weights.to("cpu", copy=True).numpy()
 
     def named(batch, cls, of, *args, **kwargs):
         batch.test_requests = of.reqs
