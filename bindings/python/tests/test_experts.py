@@ -109,6 +109,40 @@ def test_weights_of_another_shape_are_refused_with_both_shapes() -> None:
         experts.coactivation([routing], [ids.transpose(1, 0, 2)])
 
 
+def weighted(lacking: int = -1) -> routecap.Routing:
+    """Three rows of two layers, of which one cell is missing; `lacking`: of this row one cell has
+    ids alone."""
+    ids = np.array([[[0, 1], [2, 3]], [[1, 2], [3, 0]], [[2, 0], [0, 1]]])
+    weights = np.arange(12, dtype=np.float32).reshape(ids.shape) / 8
+    weights[lacking if lacking >= 0 else 1, 0, 1] = np.nan
+    valid = np.ones(ids.shape[:2], bool)
+    valid[1, 0] = False
+    return routecap.Routing.from_arrays(ids, experts=4, valid=valid, weights=weights)
+
+
+def test_weights_of_a_routing_are_taken_as_they_are_and_missing_cells_have_none() -> None:
+    routing = weighted()
+    norms = np.full((3, 2, 2), 2.0)
+    found = experts.importance(routing, [routing.weights()], [norms])
+    nothing = float("nan")
+    assert found[0].tolist() == pytest.approx([(0 + 9) / 8, 2 / 8, 16 / 8, nothing], nan_ok=True)
+    pairs = experts.coactivation(routing, [routing.weights()])
+    assert pairs[0, 0].tolist() == pytest.approx([81 / 64, 0, 72 / 64, 0])
+
+
+def test_an_expert_whose_weight_is_missing_is_refused_and_counts_nowhere_else() -> None:
+    routing, norms = weighted(lacking=2), np.ones((3, 2, 2))
+    said = r"routing 1 has experts of which 2 weights or norms are missing \(NaN\)"
+    with pytest.raises(ValueError, match=said):
+        experts.importance(
+            [weighted(), routing], [weighted().weights(), routing.weights()], [norms] * 2
+        )
+    with pytest.raises(ValueError, match=r"routing 0 has experts of which 3 weights are missing"):
+        experts.coactivation(routing, [routing.weights()])
+    rest = routing.slice(0, 2)
+    assert np.isfinite(experts.coactivation(rest, [rest.weights()])).all()
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_routings_of_a_padded_batch_come_into_its_order(side: str) -> None:
     given = many(3)

@@ -3,8 +3,8 @@
 
 usage: prune.py [MODEL] [--keep N]
 
-Calibration texts go through the model in padded batches. routecap has the experts of every token,
-hooks have the routers' weights and the norms of what the experts return, and `experts.from_batch`
+Calibration texts go through the model in padded batches. routecap has the experts of every token and
+the routers' weights, hooks have the norms of what the experts return, and `experts.from_batch`
 brings the two together. The experts that add least leave each layer; as many that are drawn leave
 it for comparison.
 """
@@ -76,15 +76,15 @@ def measured(model, calibration):
     layers, count = len(model.model.layers), model.config.num_experts
     total, tokens = np.zeros((layers, count)), np.zeros((layers, count))
     routings, weights, norms = [], [], []
-    with attach(model) as capture:
+    with attach(model, weights="float32") as capture:
         for batch in batches:
             ids, mask = padded(batch)
             model(input_ids=ids, attention_mask=mask, use_cache=False)
             mine = capture.take()
             seen, weight, norm = hooks.take()
-            found = experts.from_batch(mine, mask, seen, weight, norm)
-            weights += found[0]
-            norms += found[1]
+            [found] = experts.from_batch(mine, mask, seen, norm)
+            norms += found
+            weights += [each.weights() for each in mine]
             routings += mine
             for layer in range(layers):  # the same by hooks alone
                 kept = mask.flatten().bool().numpy()

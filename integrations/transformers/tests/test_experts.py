@@ -161,6 +161,24 @@ def test_what_experts_add_is_what_hooks_say(ran: Ran) -> None:
         assert value == pytest.approx(ran.counted.weighed[cell], 1e-6)
 
 
+@pytest.mark.parametrize("way", [right_padded, left_padded, packed, generated, chunked])
+def test_by_captured_weights_experts_add_and_meet_as_hooks_alone_say(model: Any, way: Way) -> None:
+    with (
+        torch.no_grad(),
+        attach(model, weights="float32") as capture,
+        HookCounts(model) as hooks,
+    ):
+        run = way(model)
+        routings = capture.take()
+    counted, weights = Counted(hooks, run.masks), [each.weights() for each in routings]
+    ids, _, norms = hooks.arrays(range(len(hooks.passes)), len(run.mask))
+    [norms] = experts.from_batch(routings, run.mask, ids, norms, positions=run.positions)
+    for cell, value in np.ndenumerate(experts.importance(routings, weights, norms)):
+        assert value == pytest.approx(counted.importance.get(cell, np.nan), 1e-6, nan_ok=True)
+    for cell, value in np.ndenumerate(experts.coactivation(routings, weights)):
+        assert value == pytest.approx(counted.weighed[cell], 1e-6)
+
+
 def test_routings_in_the_order_of_the_batch_are_what_hooks_saw(ran: Ran) -> None:
     ids = ran.hooks.arrays(range(len(ran.hooks.passes)), len(ran.run.mask))[0]
     ids = ids.reshape(-1, *ids.shape[2:])

@@ -132,7 +132,11 @@ def coactivation(
     its tokens times k times k, where each has k. Counts are int64, and symmetric.
 
     With `weights`, an array [rows, layers, k] for each routing, a pair counts the product of its
-    two weights, in float64: the diagonal is the sum of squares.
+    two weights, in float64: the diagonal is the sum of squares. Of routings that were captured with
+    weights give [each.weights() for each in routings].
+
+    Raises:
+        ValueError: The arrays have other shapes, or an expert's weight is missing (NaN).
     """
     found = _several(routings)
     layers, experts = found[0].layers, found[0].experts
@@ -151,6 +155,7 @@ def coactivation(
                 if given is not None:
                     weight = given[number][start : start + len(ids), layer][valid[:, layer]]
                     by = (weight[:, one].astype(np.float64) * weight[:, other])[both]
+                    _expect_numbers(by, number, "weights")
                 pairs[layer] += np.bincount(places, by, minlength=experts * experts).reshape(
                     experts, experts
                 )
@@ -177,6 +182,15 @@ def _per_routing(
     return given
 
 
+def _expect_numbers(values: NDArray[np.float64], routing: int, name: str) -> None:
+    """Each expert has one."""
+    if missing := int(np.isnan(values).sum()):
+        raise ValueError(
+            f"routing {routing} has experts of which {missing} {name} are missing (NaN): leave out"
+            " the rows whose weights were not captured"
+        )
+
+
 # ---- What an expert adds
 
 
@@ -188,8 +202,12 @@ def importance(
     This is REAP's measure for pruning. NaN where an expert got no token.
 
     `weights` has the router's weight of each choice, [rows, layers, k] for each routing, in the
-    order of its ids. `norms` has the Euclidean norm of what the chosen expert returned for that
-    token, before it is multiplied by the weight, in the same shapes.
+    order of its ids: [each.weights() for each in routings], if they were captured. `norms` has the
+    Euclidean norm of what the chosen expert returned for that token, before it is multiplied by the
+    weight, in the same shapes.
+
+    Raises:
+        ValueError: The arrays have other shapes, or an expert's weight or norm is missing (NaN).
     """
     found = _several(routings)
     given = _per_routing(weights, found, "weights")
@@ -202,6 +220,7 @@ def importance(
         for start, ids, _ in _parts(routing):
             part, chosen = slice(start, start + len(ids)), ids >= 0
             added = given[number][part].astype(np.float64) * lengths[number][part]
+            _expect_numbers(added[chosen], number, "weights or norms")
             places = (ids.astype(np.int64) + base)[chosen]
             total += np.bincount(places, added[chosen], minlength=len(total))
     tokens = expert_load(found).astype(np.float64)
