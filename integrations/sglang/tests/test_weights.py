@@ -196,6 +196,21 @@ def test_narrower_weights_are_widened_and_keep_their_value(start, kind):
     assert (got.weights() == torch.from_numpy(weigh(rows)).to(kind).float().numpy()).all()
 
 
+# A rank without requests runs its routers too: the address of no weights is none, and was taken for
+# weights that are not there.
+def test_a_pass_without_rows_has_no_weights_and_does_not_end_capture(start):
+    engine = start(Options(**WITH))
+    capturer, ids = engine.capturer, torch.zeros(0, K, dtype=torch.int32)
+    capturer._forward.begin(0)
+    for layer in ROUTED:
+        engine.model.give(layer_id=layer, topk_ids=ids, topk_weights=ids.float())
+    capturer._forward.end()
+    assert not capturer.failed
+    asked = request(5)
+    engine.generate([asked])
+    expect(routing_of(engine, asked), right(asked))
+
+
 REFUSED = {
     "weights of torch.float64": lambda ids, weights: (ids, weights.double()),
     f"weights of shape (5, {K})": lambda ids, weights: (ids, weights[1:]),
