@@ -60,7 +60,8 @@ fi
 
 for options in "" "--retract --seed 1" "--sync --retract --no-tokenizer --seed 2" "--beside --seed 3" "--beside --sync --retract --seed 4" \
     "--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7" "--host-cache --seed 8" \
-    "--ranks data --seed 10" "--copies --retract --seed 11" "--copies --drafts tree --seed 12"; do
+    "--ranks data --seed 10" "--copies --retract --seed 11" "--copies --drafts tree --seed 12" \
+    "--weights --drafts tree --retract --seed 13" "--weights --ranks data --seed 14" "--weights --host-cache --seed 15"; do
     # shellcheck disable=SC2086
     check "every row, check.py $options" timeout 900 "$python" integrations/sglang/tests/real/check.py $options "$build/sglang_run"
 done

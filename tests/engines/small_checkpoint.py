@@ -76,7 +76,7 @@ class Teacher:
         from transformers import AutoModelForCausalLM
 
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        self._ids, self._logits = {}, {}
+        self._ids, self._weights, self._logits = {}, {}, {}
         for index in ROUTED:
             block = self._model.model.layers[index].mlp
             block.experts.register_forward_pre_hook(self._keep(index))
@@ -84,7 +84,7 @@ class Teacher:
 
     def _keep(self, index):
         def hook(module, arguments):
-            self._ids[index] = arguments[1].numpy()
+            _, self._ids[index], self._weights[index] = (each.numpy() for each in arguments)
 
         return hook
 
@@ -97,9 +97,15 @@ class Teacher:
 
     def rows(self, tokens):
         """[tokens, routed layers, k], each cell sorted. Afterwards `margins` says by how much of
-        its logit each cell's last expert was chosen before the next."""
+        its logit each cell's last expert was chosen before the next, and `weights` those of the
+        experts, in the same order."""
         with torch.no_grad():
             self._model(input_ids=torch.tensor([list(tokens)]))
         logits = -np.sort(-np.stack([self._logits[index] for index in ROUTED], 1), -1)
         self.margins = logits[..., K - 1] - logits[..., K]
-        return np.sort(np.stack([self._ids[index] for index in ROUTED], 1), -1)
+        ids, weights = (
+            np.stack([of[index] for index in ROUTED], 1) for of in (self._ids, self._weights)
+        )
+        order = np.argsort(ids, -1)
+        self.weights = np.take_along_axis(weights, order, -1)
+        return np.take_along_axis(ids, order, -1)

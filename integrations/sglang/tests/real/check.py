@@ -2,7 +2,8 @@
 of transformers that is given all tokens at once.
 
     python3 check.py [--beside] [--sync] [--retract] [--no-tokenizer] [--host-cache]
-        [--drafts chain|tree|ngram] [--ranks tensor|data] [--copies] [--gpu] [--seed N] FOLDER
+        [--drafts chain|tree|ngram] [--ranks tensor|data] [--copies] [--weights] [--gpu] [--seed N]
+        FOLDER
 
 Random traffic in a real engine, with chunked prefill and a small cache: prompts that share
 prefixes, requests that are aborted, start later, ask for a narrow type or for nothing, sessions of
@@ -30,6 +31,7 @@ parser.add_argument("--host-cache", action="store_true", help="KV that is evicte
 parser.add_argument("--drafts", choices=("chain", "tree", "ngram"), help="speculative decoding")
 parser.add_argument("--ranks", choices=("tensor", "data"), help="two, in parallel")
 parser.add_argument("--copies", action="store_true", help="by those of PyTorch, without kernels")
+parser.add_argument("--weights", action="store_true", help="beside the ids, nearly transformers'")
 parser.add_argument("--gpu", action="store_true", help="in CUDA graphs with padding")
 parser.add_argument("--seed", type=int, default=0)
 options = parser.parse_args()
@@ -97,6 +99,7 @@ def main():
     if options.retract:
         os.environ["SGLANG_TEST_RETRACT"] = "1"
     chosen = {"beside": options.beside, "folder": str(routings), "budget_bytes": 64 << 20}
+    chosen["weights"] = options.weights
     routecap_sglang.install(routecap_sglang.Options(**chosen))
     import sglang
 
@@ -143,6 +146,9 @@ def main():
         saved = routecap.load(routings / f"{name}.routecap")[name].routing
         what = f"in the folder, of {'cached' if cached else 'new'} prompts"
         rows = compare(name, what, saved, want, options.gpu, ties)
+        if options.weights:
+            same = (rows == want).all(2) & ~ties[:, None]
+            weigh(name, saved, same, teachers[weights].weights[:-1])
         if asked.get("return_routed_experts"):
             start, kind = asked.get("routed_experts_start_len", 0), asked["kind"]
             answer = output["meta_info"].get("routed_experts")
@@ -197,6 +203,17 @@ def main():
         counts["shifted by one, equal"] += int((got[1:] == want[:-1]).all((1, 2)).sum())
         counts["shifted by one"] += max(0, len(got) - 1)
         return got
+
+    def weigh(name, got, same, want):
+        """The weights of cells that have the teacher's experts; chunks change their last digits."""
+        found = np.take_along_axis(got.weights(), np.argsort(got.ids(), -1), -1)
+        near = np.isclose(found, want, rtol=2e-2 if options.gpu else 1e-4).all(2)
+        if not near[same].all():
+            print("weights of", name, "differ:", np.argwhere(same & ~near).tolist()[:8])
+        counts["cells with the teacher's weights"] += int((same & near).sum())
+        counts["WRONG weights"] += int((same & ~near).sum())
+        shifted = np.isclose(found[1:], want[:-1], rtol=1e-4).all(2)
+        counts["weights shifted by one, near"] += int(shifted.sum())
 
     def finds_a_wait():
         """That a wait for the device would have been seen."""
@@ -328,6 +345,8 @@ def main():
     wrong |= options.gpu and not finds_a_wait()
     rows = sum(count for what, count in counts.items() if what.startswith("rows"))
     proven = counts["shifted by one, equal"] < counts["shifted by one"] / 10
+    weighed = counts["cells with the teacher's weights"]
+    proven &= weighed > 10 * counts["weights shifted by one, near"] or not options.weights
     proven &= counts["rows of ties, different"] < rows / 1000
     proven &= counts["cells as the teacher's"] >= 0.95 * counts["cells beside the teacher's"]
     enough = rows > 2000 and counts["rows in the folder, of cached prompts, equal"] > 500
