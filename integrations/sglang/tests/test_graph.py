@@ -34,14 +34,15 @@ class Machine:
     def record(self, layer, ids, *, columns=None, weights=None):
         self.log.append(f"layer {layer}" + (" with weights" if weights is not None else ""))
 
-    def layer_sources(self, ids, *, columns, none, whole_step):
-        return types.SimpleNamespace(layers=list(ids), whole_step=whole_step)
+    def layer_sources(self, ids, *, columns, none, weights, whole_step):
+        return types.SimpleNamespace(layers=list(ids), weights=weights, whole_step=whole_step)
 
     def record_layers(self, sources, *, stream=None):
         if self.broken:
             raise RuntimeError("on purpose")
         what = "step of layers" if sources.whole_step else "layers"
-        self.log.append(f"{what} {sources.layers}")
+        beside = " with weights" if sources.weights else ""
+        self.log.append(f"{what} {sources.layers}{beside}")
 
     def snapshot(self):
         self.log.append("snapshot")
@@ -136,13 +137,14 @@ def test_until_an_eager_pass_has_proven_that_ids_stay_layers_are_recorded_where_
     assert machine.run(layers=(1,)) == ["begin of 4", "layer 1", "freed", "snapshot"]
 
 
-@pytest.mark.parametrize("capturing", [False, True])
-def test_with_weights_each_layer_is_recorded_where_it_is(machine, capturing):
+# Each layer with weights was recorded where its router ran: a kernel for each.
+def test_weights_are_held_with_their_ids(machine):
     machine.forward = machine.made(weights=True)
-    machine.run()
-    machine.capturing = capturing
     layers = [f"layer {layer} with weights" for layer in range(LAYERS)]
-    assert machine.run() == ["begin of 4", *layers, "freed", "snapshot"]
+    assert machine.run() == ["begin of 4", *layers, "head", "snapshot"]
+    assert machine.run() == ["begin of 4", "head", "layers [0, 1, 2] with weights", "snapshot"]
+    machine.capturing = True
+    assert machine.run() == ["head", "step of layers [0, 1, 2] with weights"]
 
 
 def test_a_pass_without_routers_has_no_rows(machine):

@@ -30,12 +30,13 @@ class Machine:
     def record(self, layer, ids, **more):
         self.log.append(f"layer {layer}")
 
-    def layer_sources(self, ids, *, columns, none, whole_step):
-        return types.SimpleNamespace(layers=list(ids), whole_step=whole_step)
+    def layer_sources(self, ids, *, columns, none, weights, whole_step):
+        return types.SimpleNamespace(layers=list(ids), weights=weights, whole_step=whole_step)
 
     def record_layers(self, sources, *, stream=None):
         what = "step of layers" if sources.whole_step else "layers"
-        self.log.append(f"{what} {sources.layers}")
+        beside = " with weights" if sources.weights else ""
+        self.log.append(f"{what} {sources.layers}{beside}")
 
     def snapshot(self):
         self.log.append("snapshot")

@@ -6,7 +6,8 @@ needs nothing of this module. It imports no framework: what works on tensors of 
 when it is called.
 
     device       backend_of, expect_device, capturer_on, capturing_on, takes_tensors
-    a pass       HeldIds, in_backward, KeptSpans, issue_prepared, raw_stream_of, describe, Tensor
+    a pass       HeldIds, Choice, in_backward, KeptSpans, issue_prepared, raw_stream_of, describe,
+                 Tensor
     rows         to_array, Outbox, slice_table
     settings     option_values, expect_port, has_experts_field
     files        ROUTING, WIRE_ENDINGS, wire_ending, kind_to_write, in_folder, mapped
@@ -22,7 +23,7 @@ from ._devices import backend_of, capturer_on, capturing_on, expect_device, take
 from ._environment import expect_port, option_values
 from ._errors import error
 from ._files import WIRE_ENDINGS, kind_to_write, wire_ending
-from ._held import HeldIds
+from ._held import Choice, HeldIds
 from ._kept_spans import KeptSpans, issue_prepared, raw_stream_of
 from ._layers import experts_per_token, layer_names, layers_of
 from ._library import path as library_path
@@ -38,6 +39,7 @@ from .models import has_experts_field
 __all__ = [
     "ROUTING",
     "WIRE_ENDINGS",
+    "Choice",
     "HeldIds",
     "KeptSpans",
     "Outbox",

@@ -292,13 +292,13 @@ class Capturer(_Capturer):
         if none is None:
             return None
         expect_no_expert(none)
-        for layer in layers:
-            if self._config.layer_min_k[layer] == self._config.layer_k[layer]:
-                raise error(
-                    Status.ERR_ARGUMENT,
-                    f"none is {none}, and every token has {self._config.layer_k[layer]} experts in"
-                    f" layer {layer}: make the capturer with layer_min_k, or leave none out",
-                )
+        named, config = list(layers), self._config
+        if all(config.layer_min_k[layer] == config.layer_k[layer] for layer in named):
+            raise error(
+                Status.ERR_ARGUMENT,
+                f"none is {none}, and every token has {config.layer_k[named[0]]} experts in layer"
+                f" {named[0]}: make the capturer with layer_min_k, or leave none out",
+            )
         return ids == none
 
     def _write(self, ids: torch.Tensor, unused: torch.Tensor | None, to: torch.Tensor) -> None:

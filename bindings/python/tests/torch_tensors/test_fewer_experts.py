@@ -87,3 +87,72 @@ def test_ids_that_are_held_have_their_number_in_layers_that_allow_fewer() -> Non
             capturer.snapshot()
             assert (rows_of(capturer) == IDS).all()
         assert held.recorded == 3
+
+
+LAYERS, K, EXPERTS, ROWS = 3, 2, 8, 4
+
+
+def weighed(draw: np.random.Generator) -> tuple[Any, Any, Any]:
+    """The ids of each layer and their weights, and these as [rows, layers, k]."""
+    ids = np.stack([[draw.permutation(EXPERTS)[:K] for _ in range(ROWS)] for _ in range(LAYERS)])
+    weights = draw.random(ids.shape, np.float32)
+    return (
+        [torch.from_numpy(each) for each in ids],
+        [torch.from_numpy(each.copy()) for each in weights],
+        weights.swapaxes(0, 1),
+    )
+
+
+# A layer with weights was recorded where its router ran: a kernel for each, 0.17 ms of a step of 48.
+def test_weights_are_held_with_their_ids_and_are_the_whole_step() -> None:
+    draw = np.random.default_rng(0)
+    shape: dict[str, Any] = {"layers": LAYERS, "k": K, "experts": EXPERTS, "weights": "float32"}
+    with routecap.Capturer(**shape, rows=ROWS) as capturer:
+        held = HeldIds(capturer)
+        for turn in range(4):
+            ids, weights, expected = weighed(draw)
+            held.begin()
+            if not held.proven:
+                capturer.begin(ROWS)
+            for layer in range(LAYERS):
+                if not held.hold(layer, ids[layer], False, weights[layer]):
+                    capturer.record(layer, ids[layer], weights=weights[layer])
+            at_once = held.proven
+            held.end_step(held.settle(ROWS if at_once else -1), lambda: None)
+            assert at_once == (turn > 0)
+            assert held.recorded == (LAYERS if at_once else 0)
+            request = capturer.open()
+            capturer.issue(routecap.spans(1, request=int(request), rows=ROWS)).wait()
+            routing = request.finish()
+            routing.wait()
+            assert (routing.ids() == np.stack(ids, 1)).all()
+            assert (routing.weights() == expected).all()
+
+
+@pytest.mark.parametrize("seen", ["in the first pass", "later"])
+def test_a_model_that_writes_over_weights_has_each_layer_recorded(
+    seen: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = np.random.default_rng(1)
+    shape: dict[str, Any] = {"layers": LAYERS, "k": K, "experts": EXPERTS, "weights": "float32"}
+    with routecap.Capturer(**shape, rows=ROWS) as capturer:
+        held = HeldIds(capturer)
+        for turn in range(3):
+            ids, weights, expected = weighed(draw)
+            held.begin()
+            capturer.begin(ROWS)
+            for layer in range(LAYERS):
+                if not held.hold(layer, ids[layer], False, weights[layer]):
+                    capturer.record(layer, ids[layer], weights=weights[layer])
+            spoilt = turn == (0 if seen == "in the first pass" else 1)
+            if spoilt:
+                weights[1].mul_(2)
+            held.end_step(held.settle(), lambda: None)
+            request = capturer.open()
+            capturer.issue(routecap.spans(1, request=int(request), rows=ROWS)).wait()
+            routing = request.finish()
+            routing.wait()
+            valid = (routing.ids() >= 0).all(2)
+            assert valid[:, 1].all() == (not spoilt or turn == 0) and valid[:, (0, 2)].all()
+            assert (routing.weights()[valid] == expected[valid]).all()
+        assert not held.proven and "writes over what its routers choose" in caplog.text

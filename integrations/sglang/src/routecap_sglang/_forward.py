@@ -104,19 +104,17 @@ class Forward:
                 f"the router of layer {layer} gave ids of shape {tuple(ids.shape)}, and the model's"
                 f" configuration says {self._widths[layer][0]} experts a token: report the model"
             )
-        if self._weights:
-            weights = kept(layer, ids, weights)[: self._capturer.rows]
-            self._record(layer, ids[: self._capturer.rows], weights)
-            return
+        weights = kept(layer, ids, weights) if self._weights else None
         if len(ids) > self._capturer.rows:
             ids = ids[: self._capturer.rows]
+            weights = None if weights is None else weights[: self._capturer.rows]
         capturing = self._is_capturing()
         if capturing != self._capturing:
-            self._record(layer, ids)
+            self._record(layer, ids, weights)
         elif layer in self.held:
             self._tell_conflict(layer)
-        elif not self.held.hold(layer, ids, capturing):
-            self._record(layer, ids)
+        elif not self.held.hold(layer, ids, capturing, weights):
+            self._record(layer, ids, weights)
 
     def _record(self, layer: int, ids: torch.Tensor, weights: torch.Tensor | None = None) -> None:
         if self._capturing is not None:  # else the pass is a replay, whose first graph begins it

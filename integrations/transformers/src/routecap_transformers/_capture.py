@@ -447,13 +447,17 @@ class Capture(Followed):
             ids = ids.to(self._device, non_blocking=True)
         if tap.router is not None:
             self.capturer.route(index, tap.router, ids)
-        elif weights is not None and self._weights is not None:
-            beside = kept_weights(tap, weights, ids, self._weights)
-            self.capturer.record(index, ids, weights=beside)
-        elif not (
-            hold and self._kind() in _VERSIONED and self._held.hold(index, ids, self._capturing())
-        ):
-            self.capturer.record(index, ids)
+        else:
+            if weights is not None and self._weights is not None:
+                weights = kept_weights(tap, weights, ids, self._weights)
+            else:
+                weights = None
+            if not (
+                hold
+                and self._kind() in _VERSIONED
+                and self._held.hold(index, ids, self._capturing(), weights)
+            ):
+                self.capturer.record(index, ids, weights=weights)
 
     def _snapshot(self) -> None:
         self._inside = False

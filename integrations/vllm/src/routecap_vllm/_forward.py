@@ -12,8 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import routecap
-from routecap.adapter import HeldIds, capturing_on
-
+from routecap.adapter import Choice, HeldIds, capturing_on
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +65,7 @@ class Forward:
         self._rows = 0  # of this pass, padding included
         self._begun = False  # its step
         self._seen = False  # a router has called in this pass
-        self._of_pieces: dict[Hashable, dict[int, torch.Tensor]] = {}
+        self._of_pieces: dict[Hashable, dict[int, Choice]] = {}
         self._sources_of_pieces: dict[Hashable, list[routecap.LayerSources]] = {}
 
     def begin(self, rows: int | None = None) -> None:
@@ -96,21 +95,29 @@ class Forward:
             self._begun = True
             self._capturer.begin(self._rows)
 
-    def route(self, layer: int, topk_ids: torch.Tensor, table: torch.Tensor | None = None) -> None:
-        """As `record`, for ids whose memory is free only once their tensor is gone."""
+    def route(
+        self,
+        layer: int,
+        topk_ids: torch.Tensor,
+        table: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> None:
+        """As `record`, for tensors whose memory is free only once they are gone."""
         if not self.delimited or self._place is not None or table is not None:
-            self.record(layer, topk_ids, table)
+            self.record(layer, topk_ids, table, weights)
             return
         self._expect_width(layer, topk_ids)
+        if self._weighted:
+            weights = _as_kept(layer, topk_ids, weights)
         capturing = self._is_capturing()
         if capturing != self._capturing:
-            self._route_in_piece(layer, topk_ids)
+            self._route_in_piece(layer, topk_ids, weights)
         elif layer in self.held:
             self._tell_conflict(layer)
-        elif self.held.hold(layer, topk_ids, capturing):
+        elif self.held.hold(layer, topk_ids, capturing, weights):
             self._seen = True
         else:
-            self.record(layer, topk_ids)
+            self.record(layer, topk_ids, weights=weights)
 
     def record(
         self,
@@ -179,21 +186,23 @@ class Forward:
 
     # ---- Graphs of parts of a pass
 
-    def _route_in_piece(self, layer: int, topk_ids: torch.Tensor) -> None:
+    def _route_in_piece(
+        self, layer: int, topk_ids: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
         in_piece = not self._capturing  # else a part that runs eagerly within a graph
         key = _pieces() if in_piece and self.held.proven and _pieces is not None else None
         of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
         if of_pieces is None or layer in of_pieces:  # another graph of this name records inside
-            self.record(layer, topk_ids)
+            self.record(layer, topk_ids, weights=weights)
         else:
-            of_pieces[layer] = topk_ids
+            of_pieces[layer] = Choice(topk_ids, weights)
 
     def _of_replayed(self, key: Hashable | None) -> list[routecap.LayerSources]:
         """What records the ids that the graphs of this name left."""
-        ids = self._of_pieces.get(key, {})
+        choices = self._of_pieces.get(key, {})
         sources = self._sources_of_pieces.get(key, [])
-        if sum(len(each.layers) for each in sources) != len(ids):  # more were captured since
-            sources = self._sources_of_pieces[key] = self.held.sources(ids)
+        if sum(len(each.layers) for each in sources) != len(choices):  # more were captured since
+            sources = self._sources_of_pieces[key] = self.held.sources(choices)
         return sources
 
     # ---- Without hooks that say when a pass begins

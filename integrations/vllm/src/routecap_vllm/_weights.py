@@ -86,7 +86,7 @@ def tap(
         if torch.compiler.is_compiling():
             torch.ops.routecap.capture_weights(cache.buffer, ids, weights, captured)
         else:
-            forward.record(captured, ids, weights=weights)
+            forward.route(captured, ids, weights=weights)
         return result
 
     binding.set(router, "_compute_routing", compute_and_record)
