@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import routecap
-from routecap.adapter import describe
+from routecap.adapter import describe, to_packed
 
 KINDS = ["float32", "float16", "bf16"]
 LAYERS, K, EXPERTS, ROWS = 5, 3, 20, 16
@@ -174,3 +174,32 @@ def test_what_weights_are_not() -> None:
     assert routing.weights_dtype is None
     with pytest.raises(routecap.DtypeError, match="no weights"):
         routing.weights()
+
+
+def test_ids_and_weights_are_packed_as_they_are_one_by_one() -> None:
+    with routecap.Capturer(
+        layers=3, k=2, experts=300, rows=8, layer_min_k=[2, 0, 2], weights="float32"
+    ) as capturer:
+        draw = np.random.default_rng(5)
+        ids = np.stack([[draw.permutation(300)[:2] for _ in range(3)] for _ in range(5)])
+        ids[2, 1], ids[3, 1, 1] = routecap.NO_EXPERT, routecap.NO_EXPERT
+        weights = draw.random(ids.shape, np.float32)
+        weights[4, 2, 0] = np.nan
+        capturer.begin(6)
+        for layer in range(3):
+            capturer.record(
+                layer,
+                ids[:, layer].copy(),
+                none=-2 if layer == 1 else None,
+                weights=weights[:, layer].copy(),
+            )
+        capturer.snapshot()
+        request = capturer.open()
+        capturer.issue(routecap.spans(1, request=int(request), rows=6)).wait()
+        routing = request.finish()
+        routing.wait()
+        packed = to_packed(routing, -1)
+        assert packed.dtype == np.int32 and (packed[5, :, :2] == -1).all()
+        assert (packed[..., :2] == routing.ids()).all()
+        found = np.ascontiguousarray(packed[..., 2:]).view(np.float32)
+        assert (found.view(np.int32) == routing.weights().view(np.int32)).all()

@@ -419,12 +419,17 @@ def test_each_row_of_a_connector_comes_with_its_weights(options, seed, drafts, a
     assert seen[0] > 1500 and run.hits > 300 and run.preempted and EXPERTS
 
 
+def packed(ids, weights):
+    """As routecap.adapter.to_packed makes it of a routing."""
+    return np.concatenate((ids.astype(np.int32), weights.view(np.int32)), axis=2)
+
+
 def test_a_cell_without_ids_has_no_weights():
     ids = np.full((2, 1, 2), -1, np.int16)
     ids[1] = 3, 4
     weights = np.full((2, 1, 2), np.nan, np.float32)
     weights[1] = -0.0, np.inf
-    found = _weights.unpacked(_weights.packed(ids, weights))
+    found = _weights.unpacked(packed(ids, weights))
     assert found[0].dtype == np.int16
     np.testing.assert_array_equal(found[0], ids)
     same_bits(found[1], weights)
@@ -444,7 +449,7 @@ def test_a_completion_has_them_apart_also_where_it_is_merged_into_one(monkeypatc
             self.index, self.routed_experts = index, routed_experts
 
     ids = np.arange(12, dtype=np.int16).reshape(3, 2, 2)
-    rows = _weights.packed(ids, beside(ids))
+    rows = packed(ids, beside(ids))
 
     class State:
         queue = SimpleNamespace(output=SimpleNamespace(outputs=[Completion(0), Completion(1)]))

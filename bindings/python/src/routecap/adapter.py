@@ -8,7 +8,7 @@ when it is called.
     device       backend_of, expect_device, capturer_on, capturing_on, takes_tensors
     a pass       HeldIds, Choice, in_backward, KeptSpans, issue_prepared, raw_stream_of, describe,
                  Tensor
-    rows         to_array, Outbox, slice_table
+    rows         to_array, to_packed, Outbox, slice_table
     settings     option_values, expect_port, has_experts_field
     files        ROUTING, WIRE_ENDINGS, wire_ending, kind_to_write, in_folder, mapped
     layers       layer_names, layers_of, experts_per_token
@@ -18,7 +18,7 @@ when it is called.
 
 from __future__ import annotations
 
-from ._dense import to_array
+from ._dense import to_array, to_packed
 from ._devices import backend_of, capturer_on, capturing_on, expect_device, takes_tensors
 from ._environment import expect_port, option_values
 from ._errors import error
@@ -70,6 +70,7 @@ __all__ = [
     "steps_of",
     "takes_tensors",
     "to_array",
+    "to_packed",
     "token_texts",
     "wire_ending",
     "wire_fact",

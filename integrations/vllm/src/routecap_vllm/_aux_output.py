@@ -9,7 +9,7 @@
                     HTTP server (`_server`)
     refuse_asked    a request that asks for what these releases do not have is refused
 
-With ROUTECAP_VLLM_WEIGHTS=1 the rows of the engine have weights beside the ids (`_weights.packed`),
+With ROUTECAP_VLLM_WEIGHTS=1 the rows of the engine have weights beside the ids (`to_packed`),
 and its front end takes them apart.
 
 A missing row is -1: its keys and values came from another engine, or the store was full. With

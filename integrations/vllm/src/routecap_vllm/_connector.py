@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 import routecap
-from routecap.adapter import KeptSpans, to_array
+from routecap.adapter import KeptSpans, to_array, to_packed
 
 from ._options import get_options
 from ._results import spread
-from ._weights import packed
 
 _NOWHERE = 2**64 - 1  # the key of no block
 
@@ -408,9 +407,10 @@ class RowsConnector:
         return self._array(routing.slice(first, end - first))
 
     def _array(self, routing: routecap.Routing) -> NDArray[Any]:
-        rows = to_array(routing, self._fill, self._dtype)
         if self._weights:
-            rows = packed(rows, routing.weights())
+            rows: NDArray[Any] = to_packed(routing, self._fill)
+        else:
+            rows = to_array(routing, self._fill, self._dtype)
         if self._decoder_layers == routing.layers:
             return rows
         return spread(rows, self._decoder_layers, routing.layer_map)

@@ -2,8 +2,8 @@
 outputs. For engines with ROUTECAP_VLLM_WEIGHTS=1.
 
     tap           wraps router._compute_routing, whose ids are those before load balancing
-    packed        ids and weights as one array, which the engine of 0.31 to 0.33 sends as rows
-    give_weights  the front end of these releases takes them apart
+    give_weights  takes apart, in the front end, the one array of ids and weights that the engine of
+                  0.31 to 0.33 sends as rows
 """
 
 from __future__ import annotations
@@ -109,15 +109,10 @@ def _why_not(module: object, router: object, quant_method: Any) -> str:
 # ---- From the worker of 0.31 to 0.33 to its front end
 
 
-def packed(ids: NDArray[Any], weights: NDArray[np.float32]) -> NDArray[np.int32]:
-    """int32 [rows, layers, 2k]: the ids of a cell, then the bits of their weights. No other rows of
-    these releases are int32.
-    """
-    return np.concatenate((ids.astype(np.int32), weights.view(np.int32)), axis=2)
-
-
 def unpacked(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-    """The ids, int16, and the weights of what `packed` made; other rows as they are, and None."""
+    """The ids, int16, and the weights of what `to_packed` made: no other rows of these releases are
+    int32. Other rows as they are, and None.
+    """
     if rows.dtype != np.int32:
         return rows, None
     k = rows.shape[2] // 2
