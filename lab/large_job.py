@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of docs/performance.md for 1,000 engines and 512 ranks of a trainer: what measured rates
+"""The table of lab/evidence.md for 1,000 engines and 512 ranks of a trainer: what measured rates
 come to there. Nothing of that size was run.
 
 large_job.py writes the table, large_job.py --check fails if it is stale. large_job.py measure
@@ -17,7 +17,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "lab/results"
 OWN = RESULTS / "large_job.json"
-PAGE = ROOT / "docs/performance.md"
+PAGE = ROOT / "lab/evidence.md"
 BEGIN, END = "<!-- by lab/large_job.py -->\n", "<!-- end of it -->\n"
 ENGINES, RANKS, LIVE, TOKENS, SAMPLES = 1000, 512, 256, 32768, 8192
 
@@ -206,7 +206,7 @@ def main() -> int:
     made = before + BEGIN + table() + END + rest.split(END)[1]
     if sys.argv[1:] == ["--check"]:
         if made != PAGE.read_text():
-            print("docs/performance.md is stale: python3 lab/large_job.py")
+            print("lab/evidence.md is stale: python3 lab/large_job.py")
         return int(made != PAGE.read_text())
     PAGE.write_text(made)
     return 0

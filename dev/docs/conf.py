@@ -185,7 +185,6 @@ docs/performance
 lab/README
 lab/evidence
 docs/failures
-docs/comparison
 Replay, measured <lab/results/replay_h200>
 Replay in training <lab/frontier/README>
 Its tables <lab/frontier/results/report>
