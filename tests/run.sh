@@ -62,7 +62,7 @@ needed() {
 }
 # consumers PREFIX: programs built against an installed tree, in the three ways there are.
 consumers() {
-    local tree=$1 work=$build/consumers pc so
+    local tree=$1 work=$build/consumers pc so example
     rm -rf "$work" && mkdir -p "$work"
     pc=$(dirname "$(find "$tree" -name routecap.pc)")
     so=$(find "$tree" -name libroutecap.so.1)
@@ -70,8 +70,10 @@ consumers() {
     flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs routecap) || return 1
     run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$work/linked' $flags"
     run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/linked"
-    run eval "cc -std=c11 -Wall -Wextra -Werror examples/own_copy.c -o '$work/own_copy' $flags -pthread"
-    run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/own_copy"
+    for example in own_copy conversation; do
+        run eval "cc -std=c11 -Wall -Wextra -Werror examples/$example.c -o '$work/$example' $flags -pthread"
+        run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/$example"
+    done
     run cmake -S tests/install -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
     run cmake --build "$work/cmake"
     run "$work/cmake/worker_loop"
