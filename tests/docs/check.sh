@@ -78,11 +78,10 @@ trainers_are_current() {
 short_examples() { ! git ls-files examples | xargs wc -l | awk '$1 > 150 && $2 != "total"' | grep .; }
 pages_alone() { ! git ls-files docs ':!docs/*.md' ':!docs/images/*' | grep .; }
 short_readme() { [ "$(wc -c < README.md)" -le 7168 ]; }
-# Lines end at 100 columns; tables and links may be longer.
+# Lines end at 100 columns; tables, links and what programs wrote may be longer.
 short_lines() {
-    ! awk 'length > 100 && !/^\|/ && !/\]\(/ { print FILENAME ":" FNR ": " length; found = 1 } END { exit !found }' \
-        *.md docs/*.md docs/guides/*.md bindings/*/README.md examples/README.md examples/*/README.md tests/README.md \
-        integrations/*/*.md integrations/*/*/README.md tools/README.md packaging/README.md lab/*.md dev/generate/README.md
+    ! git ls-files '*.md' ':!lab/*/*' ':!tests/model/weights' ':!tests/*/golden' | xargs awk \
+        'length > 100 && !/^\|/ && !/\]\(/ { print FILENAME ":" FNR ": " length }' 2>&1 | grep .
 }
 
 if [ "${1:-}" = --site ]; then
