@@ -184,7 +184,7 @@ docs/compatibility
 docs/performance
 lab/README
 lab/evidence
-docs/failures
+lab/failures
 Replay, measured <lab/results/replay_h200>
 Replay in training <lab/frontier/README>
 Its tables <lab/frontier/results/report>

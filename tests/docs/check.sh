@@ -5,14 +5,14 @@
 . dev/setup.sh
 set +e
 
-# The failures that tests name are those that docs/failures.md tells.
+# The failures that tests name are those that lab/failures.md tells.
 failures_are_told() {
     local told named
-    told=$(grep -oE '^### F[0-9]+' docs/failures.md | grep -oE 'F[0-9]+' | sort -u)
+    told=$(grep -oE '^### F[0-9]+' lab/failures.md | grep -oE 'F[0-9]+' | sort -u)
     named=$(grep -rhoE 'TEST\(Scenario, F[0-9]+' tests/scenarios | grep -oE 'F[0-9]+' | sort -u)
     [ -z "$(comm -13 <(printf '%s\n' "$told") <(printf '%s\n' "$named"))" ] || return 1
     local name
-    for name in $(grep -oE '`F[0-9]+_\w+`' docs/failures.md | tr -d '`'); do
+    for name in $(grep -oE '`F[0-9]+_\w+`' lab/failures.md | tr -d '`'); do
         grep -rq "TEST(Scenario, $name)" tests/scenarios || { say "there is no test $name"; return 1; }
     done
 }
