@@ -199,6 +199,7 @@ lab/upstream/self_describing_object
 packaging/README
 tests/README
 tests/vectors/README
+dev/recipes
 dev/generate/README
 CONTRIBUTING
 SECURITY

@@ -20,6 +20,7 @@ OTHERS = set(
 PAGES = [
     *("README.md CONTRIBUTING.md SECURITY.md tests/README.md examples/README.md".split()),
     "dev/generate/README.md",
+    "dev/recipes.md",
     *map(str, sorted(Path("docs").glob("*.md"))),
     *map(str, sorted(Path("docs/guides").glob("*.md"))),
     *map(str, sorted(Path("bindings").glob("*/README.md"))),
