@@ -20,7 +20,7 @@ failures_are_told() {
 files_are_there() {
     local file missing=0
     for file in $(grep -ohE '`(kernels|src|include|tests|examples|bindings|integrations|tools|dev|lab)/[A-Za-z0-9_./]+`' README.md CONTRIBUTING.md SECURITY.md docs/*.md \
-        docs/guides/*.md tests/README.md integrations/*/*.md tools/README.md packaging/README.md lab/*.md dev/*.md | grep -v NAME | tr -d '`' | sort -u); do
+        docs/guides/*.md tests/README.md integrations/*/*.md tools/README.md packaging/README.md lab/*.md dev/*.md | grep -vE 'NAME|VERSION' | tr -d '`' | sort -u); do
         [ -e "$file" ] || [ -e "$file.cc" ] || { say "there is no $file"; missing=1; }
     done
     return $missing
