@@ -43,6 +43,7 @@ include_patterns = [
     "integrations/**.md",
     "tools/README.md",
     "packaging/README.md",
+    "dev/recipes.md",
     "dev/generate/README.md",
     "reference/**",
 ]
