@@ -2,7 +2,7 @@
 // Guarded by the registry's mutex.
 //
 // A request's operations are numbered in the order of the log, in which they are applied. What is
-// noted here of operation n holds while RowStore::applied is less than n. Callers pass that as
+// noted here of operation n holds while Progress::applied is less than n. Callers pass that as
 // `applied`. An operation is applied once step `after` was filed, which is never less than that of
 // an earlier operation.
 #pragma once

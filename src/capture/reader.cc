@@ -66,7 +66,7 @@ int32_t Reader::find_to_read(routecap_request handle, RequestDataPtr &data) {
         if (!state_->worker.manual()) ready = request->ready_operations(state_->steps);
     }
     if (ready > 0) state_->worker.apply_operations();
-    if (data->rows.applied.load(std::memory_order_acquire) < ready)
+    if (data->rows.progress.engine_applied() < ready)
         return report(ROUTECAP_ERR_NO_MEMORY,
                       "the system has no memory for operations that were handed over before");
     return ROUTECAP_OK;
@@ -88,9 +88,7 @@ int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first
     };
     request.for_each_in_flight(state_->steps, [&](const StepSpan &span, uint64_t) {
         if (!span.speculative)
-            not_landed(span.position,
-                       std::min(span.position_end,
-                                std::atomic_ref(const_cast<uint64_t &>(span.cut)).load()));
+            not_landed(span.position, std::min(span.position_end, span.cut.engine_cut()));
     });
     const uint64_t applied = request.applied();
     request.for_each_change(applied, [&](const Change &c) { not_landed(c.first, c.end); });

@@ -211,7 +211,7 @@ struct alignas(64) Request {
         note_operation();
         change_rare().lendings.add({first, end, newest.step, operations, after()});
     }
-    uint64_t applied() const { return rows()->applied.load(std::memory_order_acquire); }
+    uint64_t applied() const { return rows()->progress.engine_applied(); }
     // Nothing that was handed over waits to be applied, but for why rows are missing.
     bool settled() const {
         if (!changed) return true;
@@ -299,7 +299,7 @@ struct alignas(64) Request {
 private:
     uint64_t placed_end() const {
         const uint64_t cut = rare().first_cut(applied());
-        return std::min(cut, rows()->placed_end.load(std::memory_order_acquire));
+        return std::min(cut, rows()->progress.engine_placed());
     }
 
     // Makes the newest change one of the older ones. False without memory.

@@ -126,8 +126,10 @@ void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     request.for_each_in_flight(state_->steps, [&](StepSpan &span, uint64_t step) {
         uint64_t from = end;
         if (request.has_rare) from = std::max(end, request.rare().lent_end(step, applied));
-        std::atomic_ref cut(finished && span.speculative ? span.ended : span.cut);
-        if (cut.load(std::memory_order_relaxed) > from) cut.store(from, std::memory_order_release);
+        if (finished && span.speculative)
+            span.cut.engine_ends(from);
+        else
+            span.cut.engine_cuts(from);
     });
 }
 
@@ -304,7 +306,7 @@ int32_t Requests::accept_batch(routecap_accept_item *items, size_t item_size, si
         items, item_size, count, true,
         [](const Request &request) {
             __builtin_prefetch(request.drafts);
-            __builtin_prefetch(&request.rows()->applied);
+            request.rows()->progress.engine_prefetches();
         },
         [this](Request &request, const routecap_accept_item &item)
             REQUIRES(state_->registry.mutex) {

@@ -283,9 +283,8 @@ void StepWorker::release_early(LogEntry &entry) {
 // Makes the routing of a request. False if there was no memory for it.
 bool StepWorker::finish(Finish &finish) {
     RowStore &rows = finish.data->rows;
-    const uint64_t end = finish.all
-                             ? std::max(finish.end, rows.placed_end.load(std::memory_order_relaxed))
-                             : finish.end;
+    const uint64_t end =
+        finish.all ? std::max(finish.end, rows.progress.filing_placed()) : finish.end;
     std::vector<Segment> segments;
     try {
         const Lock lock(rows.mutex);
@@ -304,9 +303,6 @@ bool StepWorker::finish(Finish &finish) {
 // False if there was no memory for it, and nothing has changed. Only a Finish needs any: everything
 // else refuses rows instead.
 bool StepWorker::apply(LogEntry &entry) {
-    const auto applied = [](RowStore &rows) {
-        rows.applied.fetch_add(1, std::memory_order_release);
-    };
     return std::visit(
         [&]<class What>(What &what) REQUIRES(filing_) {
             if constexpr (std::is_same_v<What, FileStep>) {
@@ -326,8 +322,8 @@ bool StepWorker::apply(LogEntry &entry) {
                 what.rows->truncate(what.end);
             } else if constexpr (std::is_same_v<What, Fork>) {
                 what.child->fork(*what.parent, what.end);
-                applied(*what.child);
-                applied(*what.parent);
+                what.child->progress.filing_applies();
+                what.parent->progress.filing_applies();
             } else if constexpr (std::is_same_v<What, Attach>) {
                 what.rows->attach(what.routing->segments(), what.end);
             } else if constexpr (std::is_same_v<What, Publish>) {
@@ -349,7 +345,7 @@ bool StepWorker::apply(LogEntry &entry) {
                 count_settled(rows.drop_drafts(0));
                 rows.clear();
             }
-            if constexpr (requires { what.rows; }) applied(*what.rows);
+            if constexpr (requires { what.rows; }) what.rows->progress.filing_applies();
             return true;
         },
         entry.what);
@@ -435,8 +431,8 @@ struct StepWorker::LandedSpan {
           span(s),
           rows(layout.at(contents.slot, s.sink_row)),
           stride(layout.row.stride),
-          cut(std::atomic_ref(s.cut).load(std::memory_order_acquire)),
-          ended(std::atomic_ref(s.ended).load(std::memory_order_acquire)),
+          cut(s.cut.filing_cut()),
+          ended(s.cut.filing_ended()),
           positions(s.device_positions ? layout.positions(contents.slot, of.rows_copied) : nullptr),
           covered(std::clamp(contents.covered, s.sink_row, s.sink_row + s.count) - s.sink_row) {}
 
@@ -463,7 +459,7 @@ struct StepWorker::LandedSpan {
         if (span.speculative) return position;
         filed.late++;
         // As if it had been there when it was cut.
-        if (from_device) span.rows->placed(landed.cut);
+        if (from_device) span.rows->progress.filing_places(landed.cut);
         return RowStore::kDropped;
     }
     if (position >= landed.ended) return RowStore::kPast;
@@ -489,7 +485,7 @@ void StepWorker::miss_span(LandedSpan landed, int32_t reason, uint64_t &missed,
                               from_device ? end : 0, reason);
     } else {
         span.rows->note_missing(span.position, end, reason);
-        if (from_device) span.rows->placed(end);
+        if (from_device) span.rows->progress.filing_places(end);
     }
 }
 
@@ -526,7 +522,7 @@ void StepWorker::file_drafts(LandedSpan landed, RowOutcomes &filed) {
                                  span.phase);
         else
             filed.missing += n;
-        if (landed.positions != nullptr) span.rows->placed(first + n);
+        if (landed.positions != nullptr) span.rows->progress.filing_places(first + n);
         n = 0;
     };
     for (uint32_t r = 0; r < span.count; r++) {

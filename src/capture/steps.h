@@ -1,6 +1,7 @@
 // Steps in flight: the slots with their rows, their tickets, and the results of the last steps.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -23,15 +24,13 @@ struct SpanLink {
 };
 
 // Rows of one step on their way to one request. Issue writes it. While the step is in flight only
-// `cut` and `ended` change.
+// `cut` changes.
 struct StepSpan {
     // Valid until the Finish or Close of the request was applied.
     RowStore *rows;
     uint64_t position;      // of the first row, or the lower bound of device positions
     uint64_t position_end;  // one past the last
-    // Rows at and after `cut` are late. Drafts at and after `ended` are beyond the end of their
-    // request. Both are lowered while the step is in flight, by std::atomic_ref.
-    uint64_t cut, ended;
+    SpanCut cut;
     SpanLink previous;  // of the same request
     uint32_t sink_row;
     uint32_t count;
@@ -61,7 +60,8 @@ struct Step {
     // Needs the registry's mutex, because another thread may still look at the slot's last step.
     // Throws without memory for so many spans.
     void begin(uint64_t new_ticket, uint64_t new_tag, size_t most_spans) {
-        if (spans.size() < most_spans) spans.resize(most_spans);
+        if (spans.size() < most_spans)
+            spans = std::vector<StepSpan>(std::max(most_spans, 2 * spans.size()));
         ticket = new_ticket;
         tag = new_tag;
         span_count = 0;

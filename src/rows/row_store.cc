@@ -169,17 +169,17 @@ RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint
                 if (!keep || position >= std::min(draft.cut, kPast)) continue;
                 const uint64_t end = std::max(position + 1, draft.bounds_end);
                 note_missing(position, end, draft.missing);
-                placed(end);
+                progress.filing_places(end);
             } else if (!keep) {
                 filed.rejected++;
             } else if (position >= std::min(draft.late, kPast)) {
                 filed.late++;
                 // What cuts it comes after this accept: until then it counts for the length.
-                if (position < std::min(draft.cut, kPast)) placed(position + 1);
+                if (position < std::min(draft.cut, kPast)) progress.filing_places(position + 1);
             } else {
                 file_rows(position, draft.page->row(r), 1, draft.page->tag(r), draft.charge, filed,
                           load, draft.phase);
-                placed(position + 1);
+                progress.filing_places(position + 1);
             }
         }
         give_back(draft.charge);
@@ -232,8 +232,7 @@ void RowStore::truncate(uint64_t end) {
         draft.page = PageRef();
         give_back(draft.charge);
     }
-    if (placed_end.load(std::memory_order_relaxed) > end)
-        placed_end.store(end, std::memory_order_relaxed);
+    progress.filing_truncates(end);
     const Lock lock(mutex);
     missing_.cut(end);
     attached_.cut(end);

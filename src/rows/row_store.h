@@ -12,7 +12,6 @@
 // that is there, too. One list could not tell which reasons do.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,6 +20,7 @@
 #include "base/mutex.h"
 #include "rows/missing_rows.h"
 #include "rows/page_entry.h"
+#include "rows/two_sides.h"
 
 namespace routecap {
 
@@ -43,15 +43,7 @@ private:
     const StoragePtr storage_;
 
 public:
-    // One past the highest position of a row whose position the host did not know at issue, because
-    // the device had it or the row was a draft. Any thread may read it.
-    std::atomic<uint64_t> placed_end{0};
-    void placed(uint64_t end) {
-        if (end > placed_end.load(std::memory_order_relaxed))
-            placed_end.store(end, std::memory_order_release);
-    }
-    // How many operations on the request were applied. Any thread may read it.
-    std::atomic<uint64_t> applied{0};
+    Progress progress;
 
 private:
     struct Draft {
