@@ -111,7 +111,7 @@ struct Shape : kernels::RowLayout {
         for (uint32_t l = 0; l < layers; l++) {
             if (!is_recomputed(l)) continue;
             recomputed_layers++;
-            recomputed[l / 8] = static_cast<uint8_t>(recomputed[l / 8] | 1u << l % 8);
+            set_bit(recomputed.data(), l);
         }
     }
 
@@ -136,13 +136,14 @@ struct Shape : kernels::RowLayout {
 
     // ---- Cells of a row
 
-    bool valid(const uint8_t *row, uint32_t layer) const {
-        return (validity(row)[layer / 8] >> layer % 8 & 1) != 0;
+    static bool bit(const uint8_t *bits, uint32_t layer) {
+        return (bits[layer / 8] >> layer % 8 & 1) != 0;
     }
-    void set_valid(uint8_t *row, uint32_t layer) const {
-        uint8_t &byte = validity(row)[layer / 8];
-        byte = static_cast<uint8_t>(byte | 1u << layer % 8);
+    static void set_bit(uint8_t *bits, uint32_t layer) {
+        bits[layer / 8] = static_cast<uint8_t>(bits[layer / 8] | 1u << layer % 8);
     }
+    bool valid(const uint8_t *row, uint32_t layer) const { return bit(validity(row), layer); }
+    void set_valid(uint8_t *row, uint32_t layer) const { set_bit(validity(row), layer); }
     // Compares eight bytes at a time, inline, because it runs for every row.
     bool row_full(const uint8_t *row) const {
         const uint8_t *valid = validity(row);
@@ -169,18 +170,13 @@ struct Shape : kernels::RowLayout {
     }
     // Whether a cell has weights.
     bool weighted(const uint8_t *row, uint32_t layer) const {
-        return weight_bytes != 0 && (weights_validity(row)[layer / 8] >> layer % 8 & 1) != 0;
+        return weight_bytes != 0 && bit(weights_validity(row), layer);
     }
-    void set_weighted(uint8_t *row, uint32_t layer) const {
-        uint8_t &byte = weights_validity(row)[layer / 8];
-        byte = static_cast<uint8_t>(byte | 1u << layer % 8);
-    }
-    uint32_t count_weighted(const uint8_t *row) const {
-        uint32_t n = 0;
-        for (uint32_t b = 0; b < validity_bytes && weight_bytes != 0; b++)
-            n += static_cast<uint32_t>(
-                __builtin_popcount(static_cast<uint32_t>(weights_validity(row)[b])));
-        return n;
+    void set_weighted(uint8_t *row, uint32_t layer) const { set_bit(weights_validity(row), layer); }
+    uint32_t count_weighted(const uint8_t *row, uint32_t first, uint32_t n) const {
+        uint32_t count = 0;
+        for (uint32_t l = first; l < first + n; l++) count += weighted(row, l);
+        return count;
     }
     // Makes a missing cell that of another row, which has it, with its weights.
     void copy_cell(uint8_t *to, const uint8_t *from, uint32_t layer) const {

@@ -128,9 +128,8 @@ int32_t Reader::coverage(routecap_request request, uint64_t first, uint64_t rows
     Range range{};
     std::vector<Segment> segments;
     if (int32_t s = read(request, first, rows, false, {}, range, segments); s < 0) return s;
-    routecap_coverage c{};
-    c.length = range.length;
-    cover(*config_.shape, range.first, range.rows, segments, c, missing, missing_size, capacity);
+    const routecap_coverage c = cover(*config_.shape, range.first, range.rows, range.length,
+                                      segments, {missing, missing_size, capacity});
     write_struct(coverage, c);
     return report_missing(c);
 }

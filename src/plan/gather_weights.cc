@@ -33,13 +33,10 @@ int32_t gather_weights(const Plan &plan, const routecap_plan_source *sources, si
         const Shape &shape = piece.source != nullptr ? piece.source->routing->shape() : *plan.ids();
         const WeightWriter write(shape, dtype, missing);
         for (uint64_t r = 0; r < piece.rows; r++)
-            for (size_t l = 0; l < layers; l++) {
-                const uint8_t *row = piece.source != nullptr ? piece.at(r) : nullptr;
-                const uint32_t layer = row != nullptr ? piece.source->layers[l] : 0;
-                const bool there = row != nullptr && shape.weighted(row, layer);
-                lost += !there;
-                write.cell(dst, at(piece.row + r * piece.step, l), there ? row : nullptr, layer);
-            }
+            for (size_t l = 0; l < layers; l++)
+                lost += !write.cell(dst, at(piece.row + r * piece.step, l),
+                                    piece.source != nullptr ? piece.at(r) : nullptr,
+                                    piece.source != nullptr ? piece.source->layers[l] : 0);
     }
     const WeightWriter write(*plan.ids(), dtype, 0);
     for (const PlanRun &run : plan.layout().runs)

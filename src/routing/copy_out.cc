@@ -242,19 +242,11 @@ int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_
 
 int32_t copy_out_weights(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
     const Shape &shape = routing.shape();
-    uint64_t there = 0;
     const uint64_t rows = routing.end() - routing.first(), cells = rows * plan.layers;
-    const auto for_each_cell = [&](auto f) {
-        for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &s) {
-            for (uint64_t r = 0; r < s.rows; r++) {
-                const uint8_t *row = s.page ? s.row(r) : nullptr;
-                for (uint32_t l = 0; l < plan.layers; l++)
-                    f(row, static_cast<int64_t>(s.first - routing.first() + r), l,
-                      row != nullptr && shape.weighted(row, plan.first_layer + l));
-            }
-        });
-    };
-    for_each_cell([&](const uint8_t *, int64_t, uint32_t, bool weighted) { there += weighted; });
+    uint64_t there = 0;
+    for (const Segment &s : routing.segments())
+        for (uint64_t r = 0; plan.strictness.complete && s.page && r < s.rows; r++)
+            there += shape.count_weighted(s.row(r), plan.first_layer, plan.layers);
     if (plan.strictness.complete && there != cells)
         return report(ROUTECAP_ERR_INCOMPLETE,
                       "%llu of %llu cells have no weights, and the copy is strict",
@@ -264,10 +256,17 @@ int32_t copy_out_weights(const Routing &routing, const CopyPlan &plan, void *dst
         s < 0)
         return s;
     const WeightWriter write(shape, plan.dtype, static_cast<float>(NAN));
-    for_each_cell([&](const uint8_t *row, int64_t r, uint32_t l, bool weighted) {
-        if (mask != nullptr) mask[r * plan.mask_row_stride + l * plan.mask_layer_stride] = weighted;
-        write.cell(dst, r * plan.row_stride + l * plan.layer_stride, weighted ? row : nullptr,
-                   plan.first_layer + l);
+    int64_t r = 0;
+    there = 0;
+    for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &s) {
+        for (uint64_t n = 0; n < s.rows; n++, r++)
+            for (uint32_t l = 0; l < plan.layers; l++) {
+                const bool weighted = write.cell(dst, r * plan.row_stride + l * plan.layer_stride,
+                                                 s.page ? s.row(n) : nullptr, plan.first_layer + l);
+                if (mask != nullptr)
+                    mask[r * plan.mask_row_stride + l * plan.mask_layer_stride] = weighted;
+                there += weighted;
+            }
     });
     if (there == cells) return ROUTECAP_OK;
     return report(there == 0 ? ROUTECAP_NOT_CAPTURED : ROUTECAP_INCOMPLETE,

@@ -35,22 +35,21 @@ void missing_of_row(const Shape &shape, const Segment &segment, uint64_t row,
 
 }  // namespace
 
-void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments,
-           routecap_coverage &coverage, routecap_missing *missing, size_t missing_size,
-           size_t capacity) {
+routecap_coverage cover(const Shape &shape, uint64_t first, uint64_t rows, uint64_t length,
+                        std::span<const Segment> segments, const MissingBlocks &to) {
+    routecap_coverage coverage{};
     coverage.layers = shape.layers;
     coverage.first = first;
     coverage.rows = rows;
-    coverage.rows_complete = coverage.rows_partial = coverage.rows_empty = coverage.cells_missing =
-        coverage.blocks = coverage.cells_recomputed = 0;
+    coverage.length = length;
     // Rows of a block have the same missing cells.
     uint64_t block_first = first, block_rows = 0;
     std::vector<LayerRun> block;
     const auto end_block = [&] {
         for (const LayerRun &run : block) {
             coverage.cells_missing += block_rows * run.layers;
-            if (coverage.blocks < capacity)
-                write_bytes(&at(missing, missing_size, coverage.blocks), missing_size,
+            if (coverage.blocks < to.capacity)
+                write_bytes(&at(to.missing, to.size, coverage.blocks), to.size,
                             routecap_missing{block_first, block_rows, run.first_layer, run.layers,
                                              run.reason, 0});
             coverage.blocks++;
@@ -76,13 +75,13 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
             coverage.rows_complete += segment.rows;
             coverage.cells_recomputed += segment.rows * shape.recomputed_layers;
             for (uint64_t r = 0; shape.weight_bytes != 0 && r < segment.rows; r++)
-                coverage.cells_weighted += shape.count_weighted(segment.row(r));
+                coverage.cells_weighted += shape.count_weighted(segment.row(r), 0, shape.layers);
             return add(segment.first, segment.rows, none);
         }
         for (uint64_t r = 0; r < segment.rows; r++) {
             missing_of_row(shape, segment, r, runs);
             coverage.cells_recomputed += shape.count_recomputed(segment.row(r));
-            coverage.cells_weighted += shape.count_weighted(segment.row(r));
+            coverage.cells_weighted += shape.count_weighted(segment.row(r), 0, shape.layers);
             (runs.empty()                      ? coverage.rows_complete
              : shape.row_empty(segment.row(r)) ? coverage.rows_empty
                                                : coverage.rows_partial)++;
@@ -90,6 +89,7 @@ void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Se
         }
     });
     end_block();
+    return coverage;
 }
 
 int32_t report_missing(const routecap_coverage &coverage) {

@@ -25,12 +25,15 @@ void for_all_rows(uint64_t first, uint64_t end, std::span<const Segment> segment
     absent_until(end);
 }
 
-// Counts the missing cells of rows [first, first + rows), and writes the first `capacity` blocks of
-// them, each into missing_size bytes. Rows that no segment has are missing. Sets all fields of
-// `coverage` except struct_size and length.
-void cover(const Shape &shape, uint64_t first, uint64_t rows, std::span<const Segment> segments,
-           routecap_coverage &coverage, routecap_missing *missing, size_t missing_size,
-           size_t capacity);
+// Where the blocks of missing cells are written: the first `capacity` of them, of `size` bytes each.
+struct MissingBlocks {
+    routecap_missing *missing = nullptr;
+    size_t size = 0, capacity = 0;
+};
+// Counts the missing cells of rows [first, first + rows) of `length`. Rows that no segment has are
+// missing.
+routecap_coverage cover(const Shape &shape, uint64_t first, uint64_t rows, uint64_t length,
+                        std::span<const Segment> segments, const MissingBlocks &to = {});
 
 // The status of a coverage, with its line of text.
 int32_t report_missing(const routecap_coverage &coverage);

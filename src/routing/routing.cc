@@ -41,31 +41,19 @@ void Routing::view(routecap_view *view) const {
         std::vector<routecap_segment> all;
         all.reserve(segments_.size());
         for_all_rows(first_, end(), segments_, [&](const Segment &s) {
-            if (!s.page)
-                return all.push_back({.first = s.first,
-                                      .rows = s.rows,
-                                      .ids = nullptr,
-                                      .validity = nullptr,
-                                      .tags = nullptr,
-                                      .tag = 0,
-                                      .reason = s.reason,
-                                      .reserved = 0,
-                                      .weights = nullptr,
-                                      .weights_validity = nullptr});
-            const bool one_tag = s.page->tag_step == 0;
-            const bool complete = reading_status_ == ROUTECAP_OK || s.complete;
-            const bool weights = shape().weight_bytes != 0;
-            all.push_back(
-                {.first = s.first,
-                 .rows = s.rows,
-                 .ids = s.row(),
-                 .validity = complete ? nullptr : shape().validity(s.row()),
-                 .tags = one_tag ? nullptr : &s.page->tag(s.page_row),
-                 .tag = one_tag ? s.tag(0) : 0,
-                 .reason = 0,
-                 .reserved = 0,
-                 .weights = weights ? shape().weights(s.row(), 0) : nullptr,
-                 .weights_validity = weights ? shape().weights_validity(s.row()) : nullptr});
+            routecap_segment &out = all.emplace_back();
+            out.first = s.first, out.rows = s.rows, out.reason = s.reason;
+            if (!s.page) return;
+            out.ids = s.row();
+            if (reading_status_ != ROUTECAP_OK && !s.complete)
+                out.validity = shape().validity(s.row());
+            if (s.page->tag_step == 0)
+                out.tag = s.tag(0);
+            else
+                out.tags = &s.page->tag(s.page_row);
+            if (shape().weight_bytes == 0) return;
+            out.weights = shape().weights(s.row(), 0);
+            out.weights_validity = shape().weights_validity(s.row());
         });
         view_ = std::move(all);
     });
@@ -95,11 +83,14 @@ void Routing::view(routecap_view *view) const {
 
 int32_t Routing::coverage(routecap_coverage *coverage, routecap_missing *missing,
                           size_t missing_size, size_t capacity) const {
-    routecap_coverage c{};
-    c.length = end();
-    cover(shape(), first_, rows_, segments_, c, missing, missing_size, capacity);
+    const routecap_coverage c =
+        cover(shape(), first_, rows_, end(), segments_, {missing, missing_size, capacity});
     write_struct(coverage, c);
     return report_missing(c);
+}
+
+routecap_coverage Routing::counted() const {
+    return cover(shape(), first_, rows_, end(), segments_);
 }
 
 Routing *Routing::slice(uint64_t first, uint64_t rows) const {

@@ -57,6 +57,7 @@ public:
     void view(routecap_view *view) const;
     int32_t coverage(routecap_coverage *coverage, routecap_missing *missing, size_t missing_size,
                      size_t capacity) const;
+    routecap_coverage counted() const;  // the coverage without its blocks
     Routing *slice(uint64_t first, uint64_t rows) const;
     // Copies all rows into one array. Null if the budget has no room.
     Routing *copy() const;

@@ -52,21 +52,20 @@ WeightWriter::WeightWriter(const Shape &shape, int32_t dtype, float missing)
       widens_(dtype != shape.weights_dtype),
       missing_(bits_of(missing, dtype)) {}
 
-void WeightWriter::cell(void *dst, int64_t at, const uint8_t *row, uint32_t layer) const {
+bool WeightWriter::cell(void *dst, int64_t at, const uint8_t *row, uint32_t layer) const {
     uint8_t *to = static_cast<uint8_t *>(dst) + at * element_;
-    if (row == nullptr) {
-        for (uint32_t c = 0; c < shape_.k; c++) std::memcpy(to + c * element_, &missing_, element_);
-        return;
-    }
-    const uint8_t *from = shape_.weights(row, layer);
-    if (!widens_) {
-        std::memcpy(to, from, shape_.weights_cell_bytes());
-        return;
+    const bool there = row != nullptr && shape_.weighted(row, layer);
+    if (there && !widens_) {
+        std::memcpy(to, shape_.weights(row, layer), shape_.weights_cell_bytes());
+        return true;
     }
     for (uint32_t c = 0; c < shape_.k; c++) {
-        const float value = kernels::element(from, shape_.weights_dtype, c);
-        std::memcpy(to + c * element_, &value, sizeof value);
+        const uint32_t bits = there ? kernels::bits_as<uint32_t>(kernels::element(
+                                          shape_.weights(row, layer), shape_.weights_dtype, c))
+                                    : missing_;
+        std::memcpy(to + c * element_, &bits, element_);
     }
+    return there;
 }
 
 void WeightWriter::zeros(void *dst, int64_t at) const {

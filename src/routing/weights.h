@@ -16,9 +16,9 @@ public:
     // `dtype` passes check_weights_dtype. Missing weights are written as `missing`.
     WeightWriter(const Shape &shape, int32_t dtype, float missing);
 
-    // Writes the k weights of a cell of a row that has them, or k missing ones if row is NULL, at
-    // element `at` of dst.
-    void cell(void *dst, int64_t at, const uint8_t *row, uint32_t layer) const;
+    // Writes the k weights of a cell at element `at` of dst, or k missing ones if row is NULL or
+    // the cell has none. Returns whether it has.
+    bool cell(void *dst, int64_t at, const uint8_t *row, uint32_t layer) const;
     void zeros(void *dst, int64_t at) const;
 
 private:

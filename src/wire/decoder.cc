@@ -192,9 +192,7 @@ int32_t decode_serialized(const void *data, size_t bytes, const routecap_wire_hi
     const RoutingPtr owner(decoded);
     if (int32_t s = check_hint(h, *decoded); s < 0) return s;
     const Shape &shape = decoded->shape();
-    routecap_coverage coverage{};
-    coverage.struct_size = sizeof coverage;
-    decoded->coverage(&coverage, nullptr, sizeof(routecap_missing), 0);
+    const routecap_coverage coverage = decoded->counted();
     const uint64_t cells = coverage.rows * shape.layers;
     const int32_t s = status_of(cells - coverage.cells_missing, cells,
                                 (h.flags & ROUTECAP_WIRE_HINT_STRICT) != 0);

@@ -322,9 +322,7 @@ int32_t encode(const Routing &routing, const routecap_wire_options *theirs, void
     bool map_follows = false;
     if (int32_t s = place_columns(o, shape, job, map_follows); s < 0) return s;
 
-    routecap_coverage coverage{};
-    coverage.struct_size = sizeof coverage;
-    routing.coverage(&coverage, nullptr, sizeof(routecap_missing), 0);
+    const routecap_coverage coverage = routing.counted();
     const uint32_t says =
         format.facts & (dtype->is_signed || serialized ? ~0u : ~ROUTECAP_WIRE_FACT_VALIDITY);
     const uint32_t lost = facts_of(routing, coverage.cells_missing, map_follows) & ~says;
