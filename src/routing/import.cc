@@ -72,12 +72,10 @@ private:
             return report(ROUTECAP_ERR_FORMAT,
                           "row %llu has validity of layers beyond the last, %u", ull(position),
                           shape_.layers - 1);
-        const bool padded = shape_.weight_bytes == 0
-                                ? all_zero(row, shape_.weights_begin, shape_.stride)
-                                : all_zero(row, shape_.ids_bytes + 2 * shape_.validity_bytes,
-                                           shape_.weights_begin) &&
-                                      all_zero(row, shape_.bytes(), shape_.stride);
-        if (!padded)
+        const uint32_t columns_of_bits = shape_.weight_bytes == 0 ? 1 : 2;
+        if (!all_zero(row + shape_.ids_bytes + columns_of_bits * shape_.validity_bytes,
+                      row + shape_.weights_begin) ||
+            !all_zero(row + shape_.bytes(), row + shape_.stride))
             return report(ROUTECAP_ERR_FORMAT, "the padding of row %llu is not zero",
                           ull(position));
         if (shape_.weight_bytes != 0)
@@ -89,10 +87,6 @@ private:
             return narrow ? check_cells<uint8_t, K>(shape_, row, position)
                           : check_cells<uint16_t, K>(shape_, row, position);
         });
-    }
-
-    static bool all_zero(const uint8_t *row, uint32_t from, uint32_t to) {
-        return std::all_of(row + from, row + to, [](uint8_t byte) { return byte == 0; });
     }
 
     // Weights are there only where ids are, are no NaN, and are 0 where they are not there and in
@@ -113,7 +107,8 @@ private:
         for (uint32_t l = 0; l < shape_.layers; l++) {
             const uint8_t *weights = shape_.weights(row, l);
             const uint32_t used = shape_.weighted(row, l) ? shape_.count(row, l) : 0;
-            bool good = all_zero(weights, used * shape_.weight_bytes, shape_.weights_cell_bytes());
+            bool good = all_zero(weights + used * shape_.weight_bytes,
+                                 weights + shape_.weights_cell_bytes());
             for (uint32_t c = 0; c < used; c++) {
                 uint32_t bits = 0;
                 std::memcpy(&bits, weights + size_t{c} * shape_.weight_bytes, shape_.weight_bytes);

@@ -94,6 +94,15 @@ uint64_t present_rows(std::span<const Run> runs) {
     return n;
 }
 
+// Adds a run, or lengthens the last one if the two can be joined.
+void append(std::vector<Run> &runs, const Run &run) {
+    if (run.rows == 0) return;
+    if (!runs.empty() && runs.back().same_kind(run))
+        runs.back().rows += run.rows;
+    else
+        runs.push_back(run);
+}
+
 // Calls f(run, position of its first row, number of that row among those that are there).
 template <class F>
 void for_runs(std::span<const Run> runs, uint64_t first, F f) {
@@ -148,7 +157,8 @@ public:
     explicit Runs(const Routing &routing) : shape_(routing.shape()) {
         for_all_rows(routing.first(), routing.end(), routing.segments(),
                      [&](const Segment &segment) {
-                         if (!segment.page) return add(not_there(segment.reason, segment.rows));
+                         if (!segment.page)
+                             return append(runs_, not_there(segment.reason, segment.rows));
                          for (uint64_t r = 0; r < segment.rows; r++) add_row(segment, r);
                      });
     }
@@ -173,18 +183,12 @@ private:
     static Run not_there(int32_t reason, uint64_t rows) {
         return {rows, 0, 0, reason == ROUTECAP_MISSING_ABSENT ? 0 : reason};
     }
-    void add(const Run &run) {
-        if (!runs_.empty() && runs_.back().same_kind(run))
-            runs_.back().rows += run.rows;
-        else if (run.rows > 0)
-            runs_.push_back(run);
-    }
     void add_row(const Segment &segment, uint64_t r) {
         const uint8_t *row = segment.row(r);
         const bool full = segment.complete || shape_.row_full(row);
         const int32_t reason = full ? 0 : shape_.row_reason(row);
-        if (reason != 0) return add(not_there(reason, 1));
-        add({1, segment.tag(r), full ? kPresent | kComplete : kPresent, 0});
+        if (reason != 0) return append(runs_, not_there(reason, 1));
+        append(runs_, {1, segment.tag(r), full ? kPresent | kComplete : kPresent, 0});
         if (!parts_.empty() && parts_.back().segment == &segment &&
             parts_.back().row + parts_.back().rows == r)
             parts_.back().rows++;
@@ -202,23 +206,28 @@ private:
     std::vector<Part> parts_;
 };
 
+// Calls f(position of a row, number of it, its check) for each row that is there, until f returns
+// false.
+template <class F>
+void for_checks(const Shape &shape, std::span<const Run> runs, uint64_t first, const uint8_t *rows,
+                F f) {
+    bool more = true;
+    for_runs(runs, first, [&](const Run &run, uint64_t position, uint64_t n) {
+        for (const uint64_t end = position + run.rows; run.has(kPresent) && more && position < end;
+             position++, n++)
+            more = f(position, n, row_check(shape, position, rows + n * shape.stride));
+    });
+}
+
 void write_checks(const Shape &shape, std::span<const Run> runs, uint64_t first,
                   const Layout &layout, uint8_t *dst) {
-    for_runs(runs, first, [&](const Run &run, uint64_t position, uint64_t present) {
-        for (uint64_t r = 0; run.has(kPresent) && r < run.rows; r++) {
-            const uint64_t n = present + r;
-            const uint32_t check =
-                row_check(shape, position + r, dst + layout.rows + n * shape.stride);
-            std::memcpy(dst + layout.checks + n * sizeof check, &check, sizeof check);
-        }
+    for_checks(shape, runs, first, dst + layout.rows, [&](uint64_t, uint64_t n, uint32_t check) {
+        std::memcpy(dst + layout.checks + n * sizeof check, &check, sizeof check);
+        return true;
     });
 }
 
 // ---- Reading --------------------------------------------------------------------------------
-
-bool all_zero(const uint8_t *from, const uint8_t *to) {
-    return std::all_of(from, to, [](uint8_t byte) { return byte == 0; });
-}
 
 int32_t check_fixed(const Header &header) {
     if (header.layers == 0 || header.layers > ROUTECAP_MAX_LAYERS || header.k == 0 ||
@@ -351,20 +360,17 @@ int32_t read_head(const void *data, size_t bytes, Parsed &parsed) {
 }
 
 int32_t check_rows(const Parsed &parsed, const uint8_t *rows) {
-    const Shape &shape = *parsed.shape;
     int32_t status = ROUTECAP_OK;
-    for_runs(
-        parsed.runs, parsed.header.first, [&](const Run &run, uint64_t position, uint64_t present) {
-            for (uint64_t r = 0; run.has(kPresent) && status == 0 && r < run.rows; r++) {
-                uint32_t expected;
-                std::memcpy(&expected, parsed.checks + (present + r) * sizeof expected,
-                            sizeof expected);
-                if (row_check(shape, position + r, rows + (present + r) * shape.stride) != expected)
-                    status = report(ROUTECAP_ERR_FORMAT,
-                                    "row %llu is not what was written: its check differs",
-                                    ull(position + r));
-            }
-        });
+    for_checks(*parsed.shape, parsed.runs, parsed.header.first, rows,
+               [&](uint64_t position, uint64_t n, uint32_t check) {
+                   uint32_t expected;
+                   std::memcpy(&expected, parsed.checks + n * sizeof expected, sizeof expected);
+                   if (check != expected)
+                       status = report(ROUTECAP_ERR_FORMAT,
+                                       "row %llu is not what was written: its check differs",
+                                       ull(position));
+                   return check == expected;
+               });
     return status;
 }
 
@@ -377,15 +383,6 @@ struct Part {
     const Parsed &from;
     uint64_t first_present = 0, present = 0;
 };
-
-// Adds a run, or lengthens the last one if the two can be joined.
-void append(std::vector<Run> &runs, const Run &run) {
-    if (run.rows == 0) return;
-    if (!runs.empty() && runs.back().same_kind(run))
-        runs.back().rows += run.rows;
-    else
-        runs.push_back(run);
-}
 
 // Rows [first, end) of a serialised routing; adds their runs.
 Part select(int32_t source, const Parsed &from, uint64_t first, uint64_t end,
