@@ -33,6 +33,11 @@ int32_t check_stated_bytes(uint64_t stated, const Extent &of, bool dense, const 
 
 namespace {
 
+// Null stays null.
+void *behind(void *memory, int64_t bytes) {
+    return memory != nullptr ? static_cast<uint8_t *>(memory) + bytes : nullptr;
+}
+
 // In elements, with those that a caller left out.
 struct Strides {
     int64_t row, layer;
@@ -82,15 +87,12 @@ Sink::Sink(const Shape &shape, uint32_t rows, int32_t dtype, void *ids, void *we
       layers_(shape.layers),
       weights_(shape.weight_bytes != 0 ? shape.layers : 0),
       fixed_(shape.layers, 0) {
-    const size_t layer_bytes = sink_layer_bytes(rows, shape.k, dtype);
-    for (size_t l = 0; l < layers_.size(); l++)
-        layers_[l] = {ids != nullptr ? static_cast<uint8_t *>(ids) + l * layer_bytes : nullptr,
-                      shape.rules[l].k, dtype, shape.rules[l]};
-    for (size_t l = 0; l < weights_.size(); l++)
-        weights_[l] = {weights != nullptr
-                           ? static_cast<uint8_t *>(weights) + l * weight_layer_bytes(rows, shape)
-                           : nullptr,
-                       shape.rules[l].k};
+    const auto layer_bytes = static_cast<int64_t>(sink_layer_bytes(rows, shape.k, dtype)),
+               of_weights = static_cast<int64_t>(weight_layer_bytes(rows, shape));
+    for (uint32_t l = 0; l < shape.layers; l++) {
+        layers_[l] = {behind(ids, l * layer_bytes), shape.rules[l].k, dtype, shape.rules[l]};
+        if (!weights_.empty()) weights_[l] = {behind(weights, l * of_weights), shape.rules[l].k};
+    }
 }
 
 int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &sink) {
@@ -120,16 +122,12 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
                 first_layer, k, l, layers_[l].rule.k);
     if (int32_t s = check_memory(sink, strides, layers, shape_); s < 0) return s;
     const auto bound = [&](uint32_t l) {
-        void *ids = static_cast<uint8_t *>(sink.ids) +
-                    static_cast<int64_t>(l - first_layer) * strides.layer * element;
-        return kernels::SinkLayer{ids, strides.row, sink.dtype, layers_[l].rule};
+        return kernels::SinkLayer{behind(sink.ids, (l - first_layer) * strides.layer * element),
+                                  strides.row, sink.dtype, layers_[l].rule};
     };
     const auto weights_of = [&](uint32_t l) {
-        void *weights = sink.weights == nullptr ? nullptr
-                                                : static_cast<uint8_t *>(sink.weights) +
-                                                      static_cast<int64_t>(l - first_layer) *
-                                                          strides.layer * shape_.weight_bytes;
-        return kernels::WeightSink{weights, strides.row};
+        return kernels::WeightSink{
+            behind(sink.weights, (l - first_layer) * strides.layer * shape_.weight_bytes), strides.row};
     };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         const kernels::SinkLayer now = layers_[l], then = bound(l);
@@ -152,9 +150,8 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape, ArrivedLayers &
     if (element == 0) return report(ROUTECAP_ERR_DTYPE, "dtype %d is not a sink's", sink.dtype);
     if (sink.k != shape.k)
         return report(ROUTECAP_ERR_SHAPE_MISMATCH, "rows of %u, and k is %u", sink.k, shape.k);
-    auto *ids = static_cast<uint8_t *>(sink.ids);
-    if ((ids == nullptr && sink.rows > 0) ||
-        reinterpret_cast<uintptr_t>(ids) % static_cast<uintptr_t>(element) != 0)
+    if ((sink.ids == nullptr && sink.rows > 0) ||
+        reinterpret_cast<uintptr_t>(sink.ids) % static_cast<uintptr_t>(element) != 0)
         return report(ROUTECAP_ERR_ARGUMENT, "ids is NULL, or not aligned to %lld bytes",
                       static_cast<long long>(element));
     Strides strides{};
@@ -164,14 +161,12 @@ int32_t layers_of(const routecap_sink &sink, const Shape &shape, ArrivedLayers &
                       static_cast<long long>(sink.row_stride),
                       static_cast<long long>(sink.layer_stride), shape.k);
     if (int32_t s = check_memory(sink, strides, shape.layers, shape); s < 0) return s;
-    auto *weights = static_cast<uint8_t *>(sink.weights);
     for (uint32_t l = 0; l < shape.layers; l++) {
-        to.layers.push_back({ids != nullptr ? ids + l * strides.layer * element : nullptr,
-                             strides.row, sink.dtype, shape.rules[l]});
+        to.layers.push_back({behind(sink.ids, l * strides.layer * element), strides.row, sink.dtype,
+                             shape.rules[l]});
         if (shape.weight_bytes != 0)
             to.weights.push_back(
-                {weights != nullptr ? weights + l * strides.layer * shape.weight_bytes : nullptr,
-                 strides.row});
+                {behind(sink.weights, l * strides.layer * shape.weight_bytes), strides.row});
     }
     return ROUTECAP_OK;
 }
