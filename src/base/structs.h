@@ -28,22 +28,19 @@ inline int32_t check_size(size_t size, size_t oldest, const char *name) {
     return ROUTECAP_OK;
 }
 
-// Copies `size` bytes of a caller's struct into ours. Fields that the caller does not know become
-// 0. Bytes that this library does not know must be 0. `oldest` is the smallest size that was ever
-// published. No struct has grown since 1.0, so it is the size of ours.
+// Copies a caller's struct of `size` bytes into ours. Bytes that this library does not know must be
+// 0. No struct has grown yet, so a caller's has all that ours has.
 template <class T>
-int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name,
-                    size_t oldest = sizeof(T)) {
+int32_t read_struct(T &ours, const void *theirs, size_t size, const char *name) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
-    if (int32_t s = check_size(size, oldest, name); s < 0) return s;
+    if (int32_t s = check_size(size, sizeof(T), name); s < 0) return s;
     const auto *bytes = static_cast<const unsigned char *>(theirs);
     for (size_t i = sizeof(T); i < size; i++)
         if (bytes[i] != 0)
             return report(ROUTECAP_ERR_STRUCT_SIZE,
                           "%s: byte %zu is set and lies beyond the %zu bytes this library knows",
                           name, i, sizeof(T));
-    ours = T{};
-    std::memcpy(&ours, theirs, std::min(size, sizeof(T)));
+    std::memcpy(&ours, theirs, sizeof(T));
     return ROUTECAP_OK;
 }
 
@@ -73,9 +70,9 @@ int32_t init_struct(T *theirs, size_t size, const T &ours, const char *name) {
 }
 
 template <class T>
-int32_t check_output(const T *theirs, const char *name, size_t oldest = sizeof(T)) {
+int32_t check_output(const T *theirs, const char *name) {
     if (theirs == nullptr) return report(ROUTECAP_ERR_ARGUMENT, "%s is NULL", name);
-    return check_size(theirs->struct_size, oldest, name);
+    return check_size(theirs->struct_size, sizeof(T), name);
 }
 
 // The same where NULL says that it is not wanted.
