@@ -86,7 +86,7 @@ plants asan-ubsan vectors '^vectors$' "an id out of range is called twice there"
 plants asan-ubsan vectors '^vectors$' "cells of a conflict are not counted" kernels/record.h \
     's/count\(&control->conflicts, 1\);/count(\&control->conflicts, 0);/'
 plants asan-ubsan vectors '^vectors$' "a row that is filled keeps the newer tag" src/rows/merge.cc \
-    's/to_tag = std::min\(to_tag, from_tag\);/to_tag = std::max(to_tag, from_tag);/'
+    's/std::min\(to_tag, from_tag\)/std::max(to_tag, from_tag)/'
 plants asan-ubsan vectors '^vectors$' "drafts beyond a cut stay" src/capture/requests.cc \
     's/draft->cut = std::min\(draft->cut, rows\);/draft->cut = draft->cut;/'
 plants asan-ubsan vectors '^vectors$' "a mask by layers is a row too narrow" src/routing/copy_out.cc \

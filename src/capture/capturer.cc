@@ -108,12 +108,12 @@ void Capturer::log_creation() const {
 int32_t Capturer::poll(routecap_step step) const {
     if (state_ == nullptr) return ROUTECAP_OK;
     const Steps &steps = state_->steps;
-    if (step == 0 || step > steps.issued())
+    const Ticket ticket{step};
+    if (ticket == Ticket::none || ticket > steps.issued())
         return report(ROUTECAP_ERR_UNKNOWN_STEP, "step %llu was not issued; the last was %llu",
-                      static_cast<unsigned long long>(step),
-                      static_cast<unsigned long long>(steps.issued()));
-    if (!steps.landed(step)) return ROUTECAP_PENDING;
-    return steps.with_result(step, [](const StepResult &r) {
+                      ull(step), ull(number(steps.issued())));
+    if (!steps.landed(ticket)) return ROUTECAP_PENDING;
+    return steps.with_result(ticket, [](const StepResult &r) {
         return r.lost ? report(ROUTECAP_LOST, "%s", r.text) : ROUTECAP_OK;
     });
 }
@@ -124,10 +124,10 @@ int32_t Capturer::finalize(routecap_step step, int64_t timeout_ns, uint64_t *con
         return ROUTECAP_OK;
     }
     if (int32_t s = poll(step); s < 0) return s;
-    state_->completion.wait(timeout_ns, [&] { return state_->steps.landed(step); });
+    state_->completion.wait(timeout_ns, [&] { return state_->steps.landed(Ticket{step}); });
     const int32_t status = poll(step);
     if (status == ROUTECAP_PENDING) return status;
-    return state_->steps.with_result(step, [&](const StepResult &r) {
+    return state_->steps.with_result(Ticket{step}, [&](const StepResult &r) {
         if (conflicting != nullptr) *conflicting = r.conflicts;
         return r.slip < 0 ? ForwardCheck::report_found(step, r.slip) : status;
     });

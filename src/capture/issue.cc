@@ -55,7 +55,7 @@ struct ForwardPath::Issue {
     size_t count;
     const routecap_issue_options &options;
     const Shape &shape;
-    uint64_t ticket;
+    Ticket ticket;
     int32_t slot;
     bool lost;                 // too many steps are in flight
     bool later;                // its rows arrive later
@@ -252,10 +252,14 @@ int32_t ForwardPath::miss_span(Issue &issue, const routecap_span &span, uint32_t
     const uint64_t end = Issue::end_of(span);
     const int32_t reason = issue.lost ? ROUTECAP_MISSING_LOST : ROUTECAP_MISSING_REFUSED;
     request.note_missing(draft ? 0 : span.position, draft ? 0 : end);
-    state_->registry.append(
-        request.after(),
-        Miss{request.rows(), span.position, end, draft ? issue.ticket : 0, first_draft, span.rows,
-             device_positions(span), static_cast<uint8_t>(reason)});
+    state_->registry.append(request.after(), Miss{.rows = request.rows(),
+                                                  .position = span.position,
+                                                  .end = end,
+                                                  .step = draft ? issue.ticket : Ticket::none,
+                                                  .first_index = first_draft,
+                                                  .drafts = span.rows,
+                                                  .device_positions = device_positions(span),
+                                                  .reason = static_cast<uint8_t>(reason)});
     (issue.lost ? issue.rows_lost : issue.rows_refused) += span.rows;
     return issue.lost ? ROUTECAP_OK : ROUTECAP_ERR_NO_MEMORY;
 }
@@ -391,7 +395,8 @@ void ForwardPath::start_copy(const Issue &issue, routecap_stream stream) {
     const DevicePositions positions{issue.options.positions, issue.options.positions_dtype,
                                     issue.positions};
     if (issue.later)
-        backend_->await(issue.slot, issue.ticket, issue.sink_rows, positions, steps.named());
+        backend_->await(issue.slot, number(issue.ticket), issue.sink_rows, positions,
+                        steps.named());
     else
         backend_->copy(issue.slot, issue.sink_rows, positions, steps.named(), stream);
     state_->worker.wake();
@@ -411,7 +416,7 @@ int32_t ForwardPath::outcome(const Issue &issue) const {
 int32_t ForwardPath::issue_spans(Issue &issue, int32_t *status, routecap_stream stream) {
     const auto count = static_cast<uint32_t>(issue.count);
     Lock lock(state_->registry.mutex);
-    if (issue.step != nullptr) issue.step->begin(issue.ticket, issue.options.tag, count);
+    if (issue.step != nullptr) issue.step->begin(issue.ticket, Tag{issue.options.tag}, count);
     if (check_ || issue.options.snapshot == ROUTECAP_SNAPSHOT_MAKE) {
         // After the arguments, before anything changes.
         if (int32_t s = check_and_make_room(issue); s < 0) return s;
@@ -481,7 +486,7 @@ int32_t ForwardPath::issue(const routecap_span *spans, size_t span_size, size_t 
     later_ |= later;
     if (check_) check_->issued();
     start_copy(issue, stream);
-    if (step != nullptr) *step = issue.ticket;
+    if (step != nullptr) *step = number(issue.ticket);
     return outcome(issue);
 }
 

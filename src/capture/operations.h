@@ -23,14 +23,14 @@ struct Miss {
     RowStore *rows;
     uint64_t position;
     uint64_t end;
-    uint64_t step;                 // of drafts; otherwise 0
+    Ticket step;                   // of drafts; otherwise none
     uint32_t first_index, drafts;  // of drafts
     bool device_positions;
     uint8_t reason;
 };
 struct Settle {
     RowStore *rows;
-    uint64_t step;
+    Ticket step;
     uint64_t keep_first;
     std::unique_ptr<std::vector<uint32_t>> kept;  // or null: the first keep_first
 };
@@ -71,12 +71,12 @@ struct Close {
 };
 
 struct LogEntry {
-    uint64_t after;  // the step that must have been filed before
+    Ticket after;  // the step that must have been filed before
     std::variant<FileStep, Miss, Settle, Truncate, Fork, Attach, Publish, Adopt, Finish, Close>
         what;
 
     template <class What>
-    LogEntry(uint64_t a, What &&w)
+    LogEntry(Ticket a, What &&w)
         : after(a), what(std::in_place_type<What>, std::forward<What>(w)) {}
 };
 

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/numbers.h"
+
 namespace routecap {
 
 // Notes of one kind, in the order of the log. Those of operations that were applied are forgotten
@@ -49,7 +51,8 @@ private:
 // An operation adds or changes rows [first, end).
 struct Change {
     uint64_t first = 0, end = 0;
-    uint64_t number = 0, after = 0;
+    uint64_t number = 0;
+    Ticket after = Ticket::none;
 
     bool touches(const Change &other) const { return first <= other.end && other.first <= end; }
     // A later one joins it.
@@ -61,14 +64,18 @@ struct Change {
 
 // An operation cuts rows at and after `rows`, of steps up to `step`.
 struct Cut {
-    uint64_t rows, step;
-    uint64_t number, after;
+    uint64_t rows;
+    Ticket step;
+    uint64_t number;
+    Ticket after;
 };
 
 // An operation gives rows [first, end), of steps up to `step`, to a child or to a store.
 struct Lending {
-    uint64_t first, end, step;
-    uint64_t number, after;
+    uint64_t first, end;
+    Ticket step;
+    uint64_t number;
+    Ticket after;
 };
 
 }  // namespace routecap

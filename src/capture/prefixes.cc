@@ -47,7 +47,7 @@ int32_t Requests::publish(const StorePtr &store, routecap_publish_item &item, ui
                 std::min(d->cut, d->position_end) > item.first)
                 return report(ROUTECAP_ERR_NOT_READY,
                               "rows [%llu,%llu) have drafts of step %llu that are not settled",
-                              ull(item.first), ull(end), ull(d->step));
+                              ull(item.first), ull(end), ull(number(d->step)));
     }
     std::shared_ptr<Publication> publication;
     if (int32_t s = store->publish(keys, item.first, generation, state_, publication); s < 0)
@@ -82,14 +82,14 @@ int32_t Requests::adopt(const StorePtr &store, routecap_adopt_item &item, uint64
     if (item.count == 0) return ROUTECAP_OK;
     const uint64_t end = item.first + item.count * store->config().block_rows;
     routecap_adoption found{};
-    uint64_t after = 0;
+    Ticket after = Ticket::none;
     std::unique_ptr<Adoption> adoption;
     if (int32_t s = store->adopt(keys, item.first, generation, state_, found, after, adoption);
         s < 0)
         return s;
     return change(item.request, [&](Request &request) REQUIRES(state_->registry.mutex) {
         request.extend_attached(end);
-        if (after > 0) request.inherit(after);
+        request.inherit(after);
         request.note_operation();
         request.note_change(item.first, end);
         state_->registry.append(request.after(), Adopt{request.rows(), std::move(adoption), end});

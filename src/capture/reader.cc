@@ -86,7 +86,7 @@ int32_t Reader::look_at(routecap_request handle, RowStore &store, uint64_t first
     const auto not_landed = [&](uint64_t from, uint64_t to) {
         if (std::max(from, first) < to) in_flight = std::min(in_flight, std::max(from, first));
     };
-    request.for_each_in_flight(state_->steps, [&](const StepSpan &span, uint64_t) {
+    request.for_each_in_flight(state_->steps, [&](const StepSpan &span, Ticket) {
         if (!span.speculative)
             not_landed(span.position, std::min(span.position_end, span.cut.engine_cut()));
     });

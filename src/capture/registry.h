@@ -43,7 +43,7 @@ struct Registry {
     }
     // There must be room: that growing the log is out of the question makes the code shorter.
     template <class What>
-    void append(uint64_t after, What &&what) noexcept REQUIRES(mutex) {
+    void append(Ticket after, What &&what) noexcept REQUIRES(mutex) {
         ROUTECAP_ASSUME(log.size() < log.capacity());
         log.emplace_back(after, std::forward<What>(what));
     }

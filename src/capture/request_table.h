@@ -41,7 +41,7 @@ using OpenRequestPtr = std::unique_ptr<RequestData, RequestDataRelease<2>>;
 // Speculative rows that wait to be accepted: one cache line.
 struct alignas(64) DraftSpan {
     DraftSpan *next;  // the one before it in order of issue
-    uint64_t step;
+    Ticket step;
     uint64_t position;
     uint64_t position_end;
     uint64_t cut;          // rows at and after were cut since
@@ -99,7 +99,7 @@ struct alignas(64) Rare {
     // One past the highest position of a row that was neither refused nor lost; UINT64_MAX if that
     // is the length.
     uint64_t written_end = UINT64_MAX;
-    uint64_t inherited_after = 0;  // see Request::after()
+    Ticket inherited_after = Ticket::none;  // see Request::after()
     // Operations behind number missed_from, up to missed_until, only say why rows are missing.
     uint64_t missed_from = 0, missed_until = 0;
     PendingNotes<Change> changes;  // but for the newest, Request::newest_change
@@ -113,7 +113,7 @@ struct alignas(64) Rare {
         return first;
     }
     // Where the rows of a step in flight are cut.
-    uint64_t cut_of(uint64_t step, uint64_t applied) const {
+    uint64_t cut_of(Ticket step, uint64_t applied) const {
         uint64_t first = UINT64_MAX;
         cuts.for_each(applied, [&](const Cut &cut) {
             if (step <= cut.step) first = std::min(first, cut.rows);
@@ -121,7 +121,7 @@ struct alignas(64) Rare {
         return first;
     }
     // Rows of a step in flight that others are to get are before this.
-    uint64_t lent_end(uint64_t step, uint64_t applied) const {
+    uint64_t lent_end(Ticket step, uint64_t applied) const {
         uint64_t end = 0;
         lendings.for_each(applied, [&](const Lending &lending) {
             if (step <= lending.step) end = std::max(end, lending.end);
@@ -165,7 +165,7 @@ struct alignas(64) Request {
     }
 
     // The step that must be filed before an operation on this request is applied.
-    uint64_t after() const {
+    Ticket after() const {
         return has_rare ? std::max(newest.step, rare_.inherited_after) : newest.step;
     }
     // One past the highest position that was issued.
@@ -262,7 +262,8 @@ struct alignas(64) Request {
         if (has_rare) rare_.written_end = std::max(rare_.written_end, end);
     }
     // Operations wait for this step too.
-    void inherit(uint64_t step) {
+    void inherit(Ticket step) {
+        if (step == Ticket::none) return;
         Rare &rare = change_rare();
         rare.inherited_after = std::max(rare.inherited_after, step);
     }
@@ -276,7 +277,7 @@ struct alignas(64) Request {
     // Calls f(span, step) for each span in flight.
     template <class F>
     void for_each_in_flight(Steps &steps, F f) const {
-        for (SpanLink link = newest; link.step != 0 && steps.in_flight(link.step);) {
+        for (SpanLink link = newest; link.step != Ticket::none && steps.in_flight(link.step);) {
             Step &step = steps.step(link.slot);
             StepSpan &span = step.spans[link.span];
             f(span, link.step);
@@ -289,7 +290,7 @@ struct alignas(64) Request {
         uint64_t end = std::max(length, placed_end());
         const uint64_t applied = this->applied();
         for_each_change(applied, [&](const Change &c) { end = std::max(end, c.end); });
-        for_each_in_flight(steps, [&](StepSpan &span, uint64_t step) {
+        for_each_in_flight(steps, [&](StepSpan &span, Ticket step) {
             if (!span.device_positions || span.speculative) return;
             end = std::max(end, std::min(span.position_end, rare().cut_of(step, applied)));
         });

@@ -66,8 +66,9 @@ static int32_t check_accept(const routecap_accept_item &item, uint64_t drafts) {
 // Throws without memory, before anything has changed.
 int32_t Requests::accept_one(Request &request, const routecap_accept_item &item) {
     uint64_t drafts = 0;
+    const Ticket step{item.step};
     for (const DraftSpan *d = request.drafts; d != nullptr; d = d->next)
-        if (d->step == item.step) drafts += d->rows;
+        if (d->step == step) drafts += d->rows;
     if (drafts == 0 || item.count > drafts || item.rows != nullptr)
         if (int32_t s = check_accept(item, drafts); s < 0) return s;
     std::unique_ptr<std::vector<uint32_t>> kept;
@@ -79,7 +80,7 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
     uint64_t listed = item.rows != nullptr ? item.count : 0;
     for (DraftSpan **at = &request.drafts; *at != nullptr;) {
         DraftSpan *const d = *at;
-        if (d->step != item.step) {
+        if (d->step != step) {
             at = &d->next;
             continue;
         }
@@ -104,7 +105,7 @@ int32_t Requests::accept_one(Request &request, const routecap_accept_item &item)
     }
     state_->registry.append(
         request.after(),
-        Settle{request.rows(), item.step, item.rows == nullptr ? item.count : 0, std::move(kept)});
+        Settle{request.rows(), step, item.rows == nullptr ? item.count : 0, std::move(kept)});
     return ROUTECAP_OK;
 }
 
@@ -123,7 +124,7 @@ int32_t Requests::accept(routecap_request request, routecap_step step, const uin
 // that nobody accepted end as rejected, and not as late.
 void Requests::cut_in_flight(Request &request, uint64_t end, bool finished) {
     const uint64_t applied = request.applied();
-    request.for_each_in_flight(state_->steps, [&](StepSpan &span, uint64_t step) {
+    request.for_each_in_flight(state_->steps, [&](StepSpan &span, Ticket step) {
         uint64_t from = end;
         if (request.has_rare) from = std::max(end, request.rare().lent_end(step, applied));
         if (finished && span.speculative)
@@ -224,8 +225,8 @@ int32_t Requests::finish_one(Request &request, uint64_t rows, Routing **routing)
         return report(ROUTECAP_ERR_OUT_OF_RANGE, "%llu rows", ull(rows));
     const bool all = rows == ROUTECAP_ROWS_ALL;
     const uint64_t length = request.length,
-                   expected = all ? request.length_now(state_->steps) : rows,
-                   after = request.after();
+                   expected = all ? request.length_now(state_->steps) : rows;
+    const Ticket after = request.after();
     if (!all && rows < request.issued_end()) cut_in_flight(request, rows, true);
     request.data->expect(after, expected);
     RequestDataPtr data(request.data.release());

@@ -128,7 +128,7 @@ const Step *StepWorker::oldest() {
 void StepWorker::report_faults(Lines &lines, bool end) {
     if (!logs(ROUTECAP_LOG_WARNING)) return;
     const Step *step = oldest();
-    reporter_.report(FaultReporter::Clock::now(), step != nullptr ? step->ticket : 0,
+    reporter_.report(FaultReporter::Clock::now(), step != nullptr ? number(step->ticket) : 0,
                      step != nullptr ? step->issued_at : FaultReporter::Clock::time_point{}, lines,
                      end);
 }
@@ -237,18 +237,18 @@ bool StepWorker::take_log() {
 
 // With the filing lock. Applies what can be applied, in order; true if nothing is left.
 bool StepWorker::apply_ready(Until until) {
+    constexpr Ticket kLast{UINT64_MAX};
     const bool all_taken = take_log();
-    uint64_t blocked = UINT64_MAX;  // the first step that has not landed
+    Ticket blocked = kLast;  // the first step that has not landed
     bool applied = false, enough = false;
     uint32_t filed = 0;
     auto kept = pending_.begin(), at = kept;  // entries before `kept` stay
     for (; at != pending_.end() && !enough; ++at) {
         LogEntry &entry = *at;
         const FileStep *what = std::get_if<FileStep>(&entry.what);
-        const bool ready = what != nullptr
-                               ? until != Until::operations_applied && blocked == UINT64_MAX &&
-                                     backend_.landed(what->slot)
-                               : entry.after < blocked;
+        const bool ready = what != nullptr ? until != Until::operations_applied &&
+                                                 blocked == kLast && backend_.landed(what->slot)
+                                           : entry.after < blocked;
         if (ready && apply(entry)) {
             applied = true;
             entry.what = FileStep{};  // lets go of what it had, which is in the caches now
@@ -257,7 +257,7 @@ bool StepWorker::apply_ready(Until until) {
             enough = yield || (until == Until::step_filed && what != nullptr);
             continue;
         }
-        if (ready) blocked = 0;  // without memory
+        if (ready) blocked = Ticket::none;  // without memory
         if (what != nullptr) blocked = std::min(blocked, steps_.step(what->slot).ticket);
         if (!ready) release_early(entry);
         if (kept != at) *kept = std::move(entry);
@@ -308,11 +308,15 @@ bool StepWorker::apply(LogEntry &entry) {
             if constexpr (std::is_same_v<What, FileStep>) {
                 file_step(what.slot);
             } else if constexpr (std::is_same_v<What, Miss>) {
-                if (what.step == 0)
+                if (what.step == Ticket::none)
                     what.rows->note_missing(what.position, what.end, what.reason);
                 else
-                    what.rows->miss_draft(what.step, what.first_index, what.position, what.drafts,
-                                          what.device_positions ? what.end : 0, what.reason);
+                    what.rows->miss_draft({.step = what.step,
+                                           .first_index = what.first_index,
+                                           .position = what.position,
+                                           .rows = what.drafts,
+                                           .bounds_end = what.device_positions ? what.end : 0,
+                                           .reason = what.reason});
             } else if constexpr (std::is_same_v<What, Settle>) {
                 count_settled(what.rows->settle(
                     what.step,
@@ -378,7 +382,7 @@ void StepWorker::file_step(int32_t slot) {
     schedule_.landed(step.issued_at, PollSchedule::Clock::now(), std::exchange(slept_, false));
     const SlotContents contents = backend_.contents(slot);
     const char *failure = backend_.failure(slot);
-    if (load_ != nullptr && failure == nullptr) load_->add_step(step.ticket);
+    if (load_ != nullptr && failure == nullptr) load_->add_step(number(step.ticket));
     RowOutcomes filed;
     for (uint32_t i = 0; i < step.span_count; i++) {
         constexpr uint32_t kAhead = 8;
@@ -396,14 +400,14 @@ void StepWorker::file_step(int32_t slot) {
     count(filed);
     const int32_t seen = failure == nullptr ? ForwardCheck::slip_of(contents, step.rows_copied)
                                             : int32_t{ROUTECAP_OK};
-    finish_tally(step.ticket, contents.covered == 0 ? seen : int32_t{ROUTECAP_OK});
+    finish_tally(number(step.ticket), contents.covered == 0 ? seen : int32_t{ROUTECAP_OK});
     counters_.cells_conflicting += contents.conflicts;
     counters_.rows_dropped += contents.dropped;
     if (failure != nullptr) counters_.steps_lost++, reporter_.failed(failure);
     counters_.steps_landed++;
     const int32_t slip = check_ != nullptr ? seen : int32_t{ROUTECAP_OK};
-    if (check_ != nullptr) check_->found(step.ticket, slip);
-    if (slip != ROUTECAP_OK) reporter_.slipped(step.ticket, slip);
+    if (check_ != nullptr) check_->found(number(step.ticket), slip);
+    if (slip != ROUTECAP_OK) reporter_.slipped(number(step.ticket), slip);
     steps_.filed(slot, contents.conflicts, failure, slip);
 }
 
@@ -481,8 +485,12 @@ void StepWorker::miss_span(LandedSpan landed, int32_t reason, uint64_t &missed,
     span.rows->give_back(charge);
     if (span.speculative) {
         storage_->pool->unreserve(PagePool::page_bytes(*shape_, span.count));
-        span.rows->miss_draft(landed.step.ticket, span.draft_index, span.position, span.count,
-                              from_device ? end : 0, reason);
+        span.rows->miss_draft({.step = landed.step.ticket,
+                               .first_index = span.draft_index,
+                               .position = span.position,
+                               .rows = span.count,
+                               .bounds_end = from_device ? end : 0,
+                               .reason = reason});
     } else {
         span.rows->note_missing(span.position, end, reason);
         if (from_device) span.rows->progress.filing_places(end);

@@ -18,7 +18,7 @@ namespace routecap {
 
 // Names a span of a step. Valid until the step was filed.
 struct SpanLink {
-    uint64_t step = 0;
+    Ticket step = Ticket::none;
     uint32_t span = 0;
     int32_t slot = kernels::kNoSlot;
 };
@@ -41,8 +41,8 @@ struct StepSpan {
 };
 
 struct Step {
-    uint64_t ticket = 0;
-    uint64_t tag = 0;
+    Ticket ticket = Ticket::none;
+    Tag tag = Tag::none;
     uint64_t rows = 0;  // of its spans together
     uint32_t rows_copied = 0;
     int32_t positions_dtype = 0;  // of the positions in the slot, where spans have device positions
@@ -59,7 +59,7 @@ struct Step {
     }
     // Needs the registry's mutex, because another thread may still look at the slot's last step.
     // Throws without memory for so many spans.
-    void begin(uint64_t new_ticket, uint64_t new_tag, size_t most_spans) {
+    void begin(Ticket new_ticket, Tag new_tag, size_t most_spans) {
         if (spans.size() < most_spans)
             spans = std::vector<StepSpan>(std::max(most_spans, 2 * spans.size()));
         ticket = new_ticket;
@@ -91,9 +91,9 @@ public:
     Steps(uint32_t most_in_flight, uint32_t sink_rows)
         : slots_(slots_for(most_in_flight)),
           steps_(new Step[slots_]),
-          in_slot_(new std::atomic<uint64_t>[slots_]()) {
+          in_slot_(new std::atomic<Ticket>[slots_]()) {
         for (size_t slot = 0; slot < slots_; slot++)
-            steps_[slot].begin(0, 0, first_spans(sink_rows));
+            steps_[slot].begin(Ticket::none, Tag::none, first_spans(sink_rows));
     }
     static size_t bytes_per_slot(uint32_t sink_rows) {
         return sizeof(Step) + first_spans(sink_rows) * sizeof(StepSpan);
@@ -104,7 +104,7 @@ public:
     bool full() const {
         size_t held = 0;
         for (size_t slot = 0; slot < slots_; slot++)
-            held += in_slot_[slot].load(std::memory_order_acquire) != 0;
+            held += in_slot_[slot].load(std::memory_order_acquire) != Ticket::none;
         return held == slots_ - 1;
     }
 
@@ -115,7 +115,7 @@ public:
     int32_t free_slot() const {
         auto slot = static_cast<size_t>(named_);
         do slot = (slot + 1) % slots_;
-        while (in_slot_[slot].load(std::memory_order_acquire) != 0);
+        while (in_slot_[slot].load(std::memory_order_acquire) != Ticket::none);
         return static_cast<int32_t>(slot);
     }
     Step &step(int32_t slot) { return steps_[static_cast<size_t>(slot)]; }
@@ -124,14 +124,14 @@ public:
         in_slot_[static_cast<size_t>(slot)].store(next_ticket(), std::memory_order_relaxed);
     }
 
-    uint64_t issued() const { return issued_.load(std::memory_order_acquire); }
-    uint64_t next_ticket() const { return issued() + 1; }
+    Ticket issued() const { return issued_.load(std::memory_order_acquire); }
+    Ticket next_ticket() const { return Ticket{number(issued()) + 1}; }
     // Gives out next_ticket(). A step that is lost has nothing to file: it has landed.
     void issue(bool lost) {
-        const uint64_t ticket = next_ticket();
+        const Ticket ticket = next_ticket();
         {
             const Lock lock(results_mutex_);
-            results_[ticket % results_.size()] = {
+            results_[number(ticket) % results_.size()] = {
                 ticket, {.lost = lost, .text = lost ? kLostText : nullptr}};
         }
         issued_.store(ticket, std::memory_order_release);
@@ -139,10 +139,10 @@ public:
 
     // A step was filed: steps are, in order of issue. Its slot is free then.
     void filed(int32_t slot, uint64_t conflicts, const char *failure, int32_t slip) {
-        const uint64_t ticket = step(slot).ticket;
+        const Ticket ticket = step(slot).ticket;
         {
             const Lock lock(results_mutex_);
-            Result &r = results_[ticket % results_.size()];
+            Result &r = results_[number(ticket) % results_.size()];
             if (r.ticket == ticket) {
                 r.result = {.lost = failure != nullptr,
                             .slip = slip,
@@ -156,16 +156,14 @@ public:
             }
         }
         filed_.store(ticket, std::memory_order_release);
-        in_slot_[static_cast<size_t>(slot)].store(0, std::memory_order_release);
+        in_slot_[static_cast<size_t>(slot)].store(Ticket::none, std::memory_order_release);
     }
     // Of a step that has a slot, whether it was not filed yet: a link to its spans is valid as
     // long.
-    bool in_flight(uint64_t ticket) const {
-        return ticket > filed_.load(std::memory_order_acquire);
-    }
+    bool in_flight(Ticket ticket) const { return ticket > filed_.load(std::memory_order_acquire); }
 
     // For steps that were issued. Who sees that one has landed finds that they are not full().
-    bool landed(uint64_t ticket) const {
+    bool landed(Ticket ticket) const {
         for (size_t slot = 0; slot < slots_; slot++)
             if (in_slot_[slot].load(std::memory_order_acquire) == ticket) return false;
         return true;
@@ -173,26 +171,26 @@ public:
     // Calls f(result), with a text that is valid meanwhile. Steps of long ago were not lost, and
     // nothing else is known of them.
     template <class F>
-    auto with_result(uint64_t ticket, F f) const {
+    auto with_result(Ticket ticket, F f) const {
         const Lock lock(results_mutex_);
-        const Result &r = results_[ticket % results_.size()];
+        const Result &r = results_[number(ticket) % results_.size()];
         return f(r.ticket == ticket ? r.result : StepResult{});
     }
 
 private:
     static size_t first_spans(uint32_t sink_rows) { return sink_rows < 1024 ? sink_rows : 1024; }
     struct Result {
-        uint64_t ticket = 0;
+        Ticket ticket = Ticket::none;
         StepResult result;
     };
     using Text = std::array<char, 200>;
 
     const size_t slots_;
     std::unique_ptr<Step[]> steps_;  // by slot
-    // The ticket of the step in each; 0: it is free.
-    std::unique_ptr<std::atomic<uint64_t>[]> in_slot_;
+    // The ticket of the step in each; none: it is free.
+    std::unique_ptr<std::atomic<Ticket>[]> in_slot_;
     int32_t named_ = 0;  // the forward path's own
-    std::atomic<uint64_t> issued_{0}, filed_{0};
+    std::atomic<Ticket> issued_{Ticket::none}, filed_{Ticket::none};
     mutable QuickMutex results_mutex_;  // held for a few instructions
     // Of the last steps, and of the last that failed.
     std::array<Result, 1024> results_ GUARDED_BY(results_mutex_){};

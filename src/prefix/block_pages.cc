@@ -106,9 +106,9 @@ BlockPages::Place BlockPages::at(uint32_t place) const {
     return {entry.page.get(), (place & 255) * (entry.own ? block_rows_ : 1)};
 }
 
-uint64_t BlockPages::least_tag(uint32_t place) const {
+Tag BlockPages::least_tag(uint32_t place) const {
     const Place at = this->at(place);
-    uint64_t least = at.page->tag(at.row);
+    Tag least = at.page->tag(at.row);
     for (uint32_t r = 1; r < block_rows_; r++) least = std::min(least, at.page->tag(at.row + r));
     return least;
 }

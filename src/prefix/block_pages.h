@@ -55,7 +55,7 @@ public:
     Place at(uint32_t place) const;
     PageRef page(uint32_t place) const;
     // Of the rows of a block.
-    uint64_t least_tag(uint32_t place) const;
+    Tag least_tag(uint32_t place) const;
 
 private:
     static constexpr uint32_t kNone = UINT32_MAX, kChunk = 1024, kMost = 1u << 24;

@@ -33,10 +33,10 @@ private:
     using State = BlockTable::State;
     enum class Outcome : uint8_t { nothing, refused, stale, empty, repeated, copy, done };
     struct Landed {
-        size_t from = 0;     // the first segment with rows of it
-        BlockRows before;    // what the key has
-        uint64_t tag = 0;    // the least of its rows
-        uint32_t place = 0;  // done
+        size_t from = 0;      // the first segment with rows of it
+        BlockRows before;     // what the key has
+        Tag tag = Tag::none;  // the least of its rows
+        uint32_t place = 0;   // done
         uint32_t row = 0;
         Page *page = nullptr;  // the one that has all its rows; done: has them in the store
         Outcome outcome = Outcome::nothing;
@@ -103,17 +103,17 @@ private:
                 const bool full = segment.complete || shape_.row_full(row);
                 b.complete &= full;
                 if (!full && shape_.row_empty(row)) continue;
-                const uint64_t tag = segment.tag(r);
+                const Tag tag = segment.tag(r);
                 b.tag = any ? std::min(b.tag, tag) : tag;
                 any = true;
                 if (b.before.page) meet(b, block_row + (r - from), row, news);
             }
         });
         b.complete &= there == block_rows_;
-        newest_ = std::max(newest_, b.tag);
+        newest_ = std::max(newest_, number(b.tag));
         if (!any)
             b.outcome = Outcome::empty;
-        else if (b.tag < p_.generation_)
+        else if (number(b.tag) < p_.generation_)
             b.outcome = Outcome::stale, b.mismatched = false;
         else if (b.before.page && !news)
             b.outcome = Outcome::repeated;
@@ -199,10 +199,10 @@ private:
         b.outcome = Outcome::done;
     }
     // A row that is not there adds nothing, and one without a cell says nothing of the block's age.
-    void add(Page &to, uint64_t n, const Segment &from, uint64_t row, uint64_t block_tag) const {
+    void add(Page &to, uint64_t n, const Segment &from, uint64_t row, Tag block_tag) const {
         if (shape_.row_reason(from.row(row)) != 0) return;
-        merge(shape_, to.row(n), to.tag(n), from.row(row), from.tag(row));
-        if (shape_.row_empty(to.row(n))) to.set_tags(n, 1, block_tag);
+        const Tag tag = merge(shape_, to.row(n), to.tag(n), from.row(row), from.tag(row));
+        to.set_tags(n, 1, shape_.row_empty(to.row(n)) ? block_tag : tag);
     }
 
     static constexpr size_t kAtOnce = 64;

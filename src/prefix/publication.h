@@ -41,14 +41,14 @@ public:
 
     // It is in the log: land() is called once step `after` was filed. Nobody can adopt its blocks
     // before, as an operation that comes earlier in the log would find no rows.
-    void handed_over(uint64_t after) { after_.store(after, std::memory_order_release); }
+    void handed_over(Ticket after) { after_.store(after, std::memory_order_release); }
     bool is_handed_over() const { return after() != kNever; }
-    uint64_t after() const { return after_.load(std::memory_order_acquire); }
+    Ticket after() const { return after_.load(std::memory_order_acquire); }
 
 private:
     friend class Store;
     friend class Landing;
-    static constexpr uint64_t kNever = UINT64_MAX;
+    static constexpr Ticket kNever{UINT64_MAX};
 
     const std::shared_ptr<Store> store_;
     const void *const capturer_;
@@ -56,7 +56,7 @@ private:
     uint32_t number_ = 0;                 // in the store's publications_
     std::vector<BlockTable::Id> blocks_;  // 0: there were too many
     std::vector<BlockRows> landed_;
-    std::atomic<uint64_t> after_{kNever};
+    std::atomic<Ticket> after_{kNever};
 };
 
 }  // namespace routecap

@@ -144,7 +144,7 @@ bool Store::current(const Block &block) const {
     const uint64_t generation = generation_.load(std::memory_order_relaxed);
     if (block.state() == State::pending)
         return publications_.at(block.publication())->generation_ >= generation;
-    return generation == 0 || pages_.least_tag(block.place) >= generation;
+    return generation == 0 || number(pages_.least_tag(block.place)) >= generation;
 }
 
 // What an adopter hears of a key: 0 if the block is there.
@@ -303,14 +303,13 @@ bool Store::take_slot(BlockSlot &slot) {
 // ---- Adopting -------------------------------------------------------------------------------
 
 int32_t Store::adopt(Keys keys, uint64_t first, uint64_t generation, const void *capturer,
-                     routecap_adoption &found, uint64_t &after,
-                     std::unique_ptr<Adoption> &adoption) {
+                     routecap_adoption &found, Ticket &after, std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
     const uint64_t now = this->generation();
     auto result = std::make_unique<Adoption>(first, keys.count);
     const uint64_t rows = config_.block_rows;
     found = {};
-    after = 0;
+    after = Ticket::none;
     Dropped dropped;
     for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
         const Id id = table_.find(key, hash);

@@ -39,7 +39,7 @@ public:
     // Looks for the keys. Rows may be in flight: step `after` must have been filed before they are
     // taken.
     int32_t adopt(Keys keys, uint64_t first, uint64_t generation, const void *capturer,
-                  routecap_adoption &found, uint64_t &after, std::unique_ptr<Adoption> &adoption);
+                  routecap_adoption &found, Ticket &after, std::unique_ptr<Adoption> &adoption);
 
     int32_t contains(Keys keys, uint64_t generation, int32_t *reasons, uint64_t *leading);
     int32_t retain(Keys keys, int32_t *reasons);

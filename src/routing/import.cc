@@ -306,7 +306,7 @@ ImportedRows rows_of(const ShapePtr &shape, const routecap_view &v,
                         .rows = s.rows,
                         .records = static_cast<const uint8_t *>(s.ids),
                         .tags = s.tags,
-                        .tag = s.tag,
+                        .tag = Tag{s.tag},
                         .reason = s.reason};
         if (!in_place && s.ids != nullptr) {
             copy_arrays(*shape, layout, s, records);

@@ -35,7 +35,7 @@ struct ImportedRun {
     uint64_t first, rows;
     const uint8_t *records = nullptr;
     const uint64_t *tags = nullptr;  // [rows]; NULL: `tag` is that of all
-    uint64_t tag = 0;
+    Tag tag = Tag::none;
     int32_t reason = 0;
     bool complete = false;  // said to lack no cell
 };

@@ -48,9 +48,9 @@ void Routing::view(routecap_view *view) const {
             if (reading_status_ != ROUTECAP_OK && !s.complete)
                 out.validity = shape().validity(s.row());
             if (s.page->tag_step == 0)
-                out.tag = s.tag(0);
+                out.tag = number(s.tag(0));
             else
-                out.tags = &s.page->tag(s.page_row);
+                out.tags = s.page->tags + s.page_row;
             if (shape().weight_bytes == 0) return;
             out.weights = shape().weights(s.row(), 0);
             out.weights_validity = shape().weights_validity(s.row());
@@ -115,7 +115,7 @@ Routing *Routing::copy() const {
         if (!s.page) {
             for (uint64_t r = 0; r < s.rows; r++)
                 shape().make_missing(page->row(row + r), s.reason);
-            return page->set_tags(row, s.rows, 0);
+            return page->set_tags(row, s.rows, Tag::none);
         }
         page->copy_rows(row, *s.page.get(), s.page_row, s.rows);
     });
@@ -234,8 +234,8 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, std::vector<
             if (next[i] == segments.size() || segments[next[i]].page ||
                 segments[next[i]].first > first)
                 continue;
-            uint64_t tag = 0;
-            merge(shape, row.data(), tag, widen[i].missing(segments[next[i]].reason), 0);
+            (void)merge(shape, row.data(), Tag::none, widen[i].missing(segments[next[i]].reason),
+                        Tag::none);
         }
         if (const int32_t reason = shape.row_reason(row.data()); reason != 0) {
             missing.add(first, end, reason);
@@ -243,7 +243,8 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, std::vector<
         }
         written += end - first;
         if (written > most) return {.refused = written};
-        for (uint64_t p = first; p < end; p++) filed += rows.file_from_budget(p, row.data(), 1, 0);
+        for (uint64_t p = first; p < end; p++)
+            filed += rows.file_from_budget(p, row.data(), 1, Tag::none);
     }
     return filed += rows.attach_missing(missing, 0, UINT64_MAX);
 }
@@ -288,7 +289,7 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
                 for (uint64_t r = 0; s.page && r < s.rows; r++)
                     if (there == (narrow.row_reason(s.row(r)) == 0))
                         filed += rows.file_from_budget(s.first + r, widen[i].row(s.row(r)), 1,
-                                                       there ? s.tag(r) : 0);
+                                                       there ? s.tag(r) : Tag::none);
         }
     filed += merge_missing(routings, widen, *shape, rows);
     if (filed.refused > 0)

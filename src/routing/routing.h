@@ -28,7 +28,7 @@ public:
     // Becomes the pending routing of a request that was finished. The thread that files `after`,
     // the request's last step, fills it. It begins at 0 and will have `rows` rows, or fewer if
     // positions come from the device.
-    void expect(uint64_t after, uint64_t rows) {
+    void expect(Ticket after, uint64_t rows) {
         after_ = after;
         expected_rows_ = rows;
     }
@@ -42,7 +42,7 @@ public:
     bool ready() const { return ready_.load(std::memory_order_acquire); }
     // For a routing of a finished request, before and after it is ready.
     const Completion *completion() const { return storage_->completion.get(); }
-    uint64_t after() const { return after_; }
+    Ticket after() const { return after_; }
     uint64_t expected_end() const { return ready() ? end() : expected_rows_; }
 
     // Except for wait and poll, the following is for routings that are ready.
@@ -67,7 +67,8 @@ protected:
 
 private:
     const StoragePtr storage_;
-    uint64_t after_ = 0, expected_rows_ = 0;
+    Ticket after_ = Ticket::none;
+    uint64_t expected_rows_ = 0;
     const uint32_t process_ = process_generation();
     mutable std::atomic<uint32_t> references_;
     std::atomic<bool> ready_{false};

@@ -188,7 +188,7 @@ private:
         const bool full = segment.complete || shape_.row_full(row);
         const int32_t reason = full ? 0 : shape_.row_reason(row);
         if (reason != 0) return append(runs_, not_there(reason, 1));
-        append(runs_, {1, segment.tag(r), full ? kPresent | kComplete : kPresent, 0});
+        append(runs_, {1, number(segment.tag(r)), full ? kPresent | kComplete : kPresent, 0});
         if (!parts_.empty() && parts_.back().segment == &segment &&
             parts_.back().row + parts_.back().rows == r)
             parts_.back().rows++;
@@ -483,7 +483,7 @@ int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_rel
                              .rows = run.rows,
                              .records = run.has(kPresent) ? at + present * shape.stride : nullptr,
                              .tags = nullptr,
-                             .tag = run.tag,
+                             .tag = Tag{run.tag},
                              .reason = run.reason,
                              .complete = run.has(kComplete)});
     });

@@ -39,8 +39,7 @@ bool differ(const Shape &shape, const uint8_t *a, const uint8_t *b) {
     return false;
 }
 
-void merge(const Shape &shape, uint8_t *to, uint64_t &to_tag, const uint8_t *from,
-           uint64_t from_tag) {
+Tag merge(const Shape &shape, uint8_t *to, Tag to_tag, const uint8_t *from, Tag from_tag) {
     const bool empty = shape.row_empty(to);
     const bool arrives = shape.row_reason(to) != 0 && shape.row_reason(from) == 0;
     bool filled = false;
@@ -53,10 +52,8 @@ void merge(const Shape &shape, uint8_t *to, uint64_t &to_tag, const uint8_t *fro
             shape.mark(to, l, shape.reason(from, l));
         }
     }
-    if (arrives || (filled && empty))
-        to_tag = from_tag;
-    else if (filled)
-        to_tag = std::min(to_tag, from_tag);
+    if (arrives || (filled && empty)) return from_tag;
+    return filled ? std::min(to_tag, from_tag) : to_tag;
 }
 
 }  // namespace routecap

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 
+#include "base/numbers.h"
 #include "base/shape.h"
 
 namespace routecap {
@@ -38,8 +39,8 @@ Meeting meet(const Shape &shape, const uint8_t *to, const uint8_t *from);
 // Whether two rows have different experts in a cell that both have.
 bool differ(const Shape &shape, const uint8_t *a, const uint8_t *b);
 
-// Merges `from` into `to`, as the table says.
-void merge(const Shape &shape, uint8_t *to, uint64_t &to_tag, const uint8_t *from,
-           uint64_t from_tag);
+// Merges `from` into `to`, as the table says, and returns the tag that `to` has then.
+[[nodiscard]] Tag merge(const Shape &shape, uint8_t *to, Tag to_tag, const uint8_t *from,
+                        Tag from_tag);
 
 }  // namespace routecap

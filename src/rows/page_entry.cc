@@ -51,7 +51,7 @@ void PageEntry::clear(uint64_t from, uint64_t to) {
 void PageEntry::add_absent(uint64_t from, uint64_t to) {
     for (uint64_t p = from; p < to; p++) {
         shape->make_missing(at(p), ROUTECAP_MISSING_ABSENT);
-        page->set_tags(row(p), 1, 0);
+        page->set_tags(row(p), 1, Tag::none);
         incomplete++;
     }
 }
@@ -123,7 +123,8 @@ void PageEntry::meet(uint64_t position, const uint8_t *source, const Filing &fil
         std::memcpy(to, source, shape->stride);
         page->set_tags(row(position), 1, filing.tag);
     } else {
-        merge(*shape, to, page->tag(row(position)), source, filing.tag);
+        const Tag tag = page->tag(row(position));
+        page->set_tags(row(position), 1, merge(*shape, to, tag, source, filing.tag));
     }
     incomplete += !shape->row_full(to);
 }

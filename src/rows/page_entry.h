@@ -37,7 +37,7 @@ class LoadCounter;
 
 // What holds for all rows of a call.
 struct Filing {
-    uint64_t tag;
+    Tag tag;
     bool replace = false;  // a row replaces what is there; otherwise the first write stays
     bool compare = false;  // rows that meet others are compared with them
     // Pages that are paid for, of rows that were accepted; others ask the budget.
@@ -70,7 +70,7 @@ struct Segment {
                 complete, reason};
     }
     const uint8_t *row(uint64_t n = 0) const { return page->row(page_row + n); }
-    uint64_t tag(uint64_t n) const { return page->tag(page_row + n); }
+    Tag tag(uint64_t n) const { return page->tag(page_row + n); }
 };
 
 // Positions [index * page_rows, (index + 1) * page_rows) of a request.

@@ -123,7 +123,7 @@ PageRef PagePool::make(const Shape &shape, uint32_t rows) {
 }
 
 // A lent page is read only, whatever the pointers in it could do.
-PageRef PagePool::borrow(uint32_t rows, const uint8_t *records, const uint64_t *tags, uint64_t tag,
+PageRef PagePool::borrow(uint32_t rows, const uint8_t *records, const uint64_t *tags, Tag tag,
                          std::shared_ptr<const void> lender) {
     constexpr size_t bytes = Page::kHeader;
     if (!reserve(bytes)) return PageRef();
@@ -137,7 +137,7 @@ PageRef PagePool::borrow(uint32_t rows, const uint8_t *records, const uint64_t *
                                    .tag_step = tags != nullptr ? 1u : 0u,
                                    .records = const_cast<uint8_t *>(records),
                                    .tags = const_cast<uint64_t *>(tags),
-                                   .one_tag = tag,
+                                   .one_tag = number(tag),
                                    .pool = shared_from_this(),
                                    .bytes = bytes,
                                    .lender = std::move(lender)};

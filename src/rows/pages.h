@@ -11,6 +11,7 @@
 
 #include "base/completion.h"
 #include "base/mutex.h"
+#include "base/numbers.h"
 #include "base/shape.h"
 #include "rows/huge_blocks.h"
 
@@ -38,12 +39,12 @@ struct Page {
     std::atomic<std::shared_ptr<PagePool> *> charged{nullptr};
 
     uint8_t *row(size_t n) const { return records + n * stride; }
-    uint64_t &tag(size_t n) const { return tags[n * tag_step]; }
-    void set_tags(size_t first, size_t n, uint64_t tag) { std::fill_n(tags + first, n, tag); }
+    Tag tag(size_t n) const { return Tag{tags[n * tag_step]}; }
+    void set_tags(size_t first, size_t n, Tag tag) { std::fill_n(tags + first, n, number(tag)); }
     // Copies `n` rows of another page with their tags.
     void copy_rows(size_t first, const Page &from, size_t at, size_t n) {
         std::memcpy(row(first), from.row(at), n * stride);
-        for (size_t r = 0; r < n; r++) tags[first + r] = from.tag(at + r);
+        for (size_t r = 0; r < n; r++) tags[first + r] = number(from.tag(at + r));
     }
     static constexpr size_t kHeader = 128;
 };
@@ -125,7 +126,7 @@ public:
     PageRef make(const Shape &shape, uint32_t rows);
     // Makes a page of a lender's rows. Without tags all have `tag`. Null if the budget has no room;
     // throws without memory.
-    PageRef borrow(uint32_t rows, const uint8_t *records, const uint64_t *tags, uint64_t tag,
+    PageRef borrow(uint32_t rows, const uint8_t *records, const uint64_t *tags, Tag tag,
                    std::shared_ptr<const void> lender);
 
     // Moves a page to this budget, in which the caller has reserved the page's bytes. False if the

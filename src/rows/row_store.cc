@@ -121,8 +121,8 @@ bool RowStore::file_in_page(uint64_t index, uint64_t position, const uint8_t *so
 
 // ---- Drafts ---------------------------------------------------------------------------------
 
-bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                          uint64_t late, uint64_t covered, const uint8_t *source, uint64_t tag,
+bool RowStore::file_draft(Ticket step, uint64_t first_index, std::vector<uint64_t> positions,
+                          uint64_t late, uint64_t covered, const uint8_t *source, Tag tag,
                           Phase phase, uint32_t charge) {
     const auto rows = static_cast<uint32_t>(positions.size());
     const bool kept = std::any_of(positions.begin(), positions.end(),
@@ -147,15 +147,14 @@ bool RowStore::file_draft(uint64_t step, uint64_t first_index, std::vector<uint6
     }
 }
 
-void RowStore::miss_draft(uint64_t step, uint64_t first_index, uint64_t position, uint64_t rows,
-                          uint64_t bounds_end, int32_t reason) noexcept try {
-    std::vector<uint64_t> positions(rows, position);
-    for (uint64_t r = 0; r < rows && bounds_end == 0; r++) positions[r] += r;
-    drafts_.push_back({step, first_index, PageRef(), std::move(positions), UINT64_MAX, UINT64_MAX,
-                       0, Phase::none, reason, bounds_end});
+void RowStore::miss_draft(const MissedDraft &m) noexcept try {
+    std::vector<uint64_t> positions(m.rows, m.position);
+    for (uint64_t r = 0; r < m.rows && m.bounds_end == 0; r++) positions[r] += r;
+    drafts_.push_back({m.step, m.first_index, PageRef(), std::move(positions), UINT64_MAX,
+                       UINT64_MAX, 0, Phase::none, m.reason, m.bounds_end});
 } catch (const std::bad_alloc &) {}  // nobody knows why they are missing
 
-RowOutcomes RowStore::settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
+RowOutcomes RowStore::settle(Ticket step, std::span<const uint32_t> kept, uint64_t keep_first,
                              LoadCounter *load) {
     RowOutcomes filed;
     for (Draft &draft : drafts_) {
@@ -360,7 +359,7 @@ RowOutcomes RowStore::attach_missing(const MissingRows &missing, uint64_t first,
     known.for_each(first, end, [&](uint64_t from, uint64_t to, int32_t reason) {
         shape_->make_missing(row.data(), reason);
         for (uint64_t p = next(from, to); p < to; p = next(p + 1, to))
-            file(p, row.data(), 1, {.tag = 0, .compare = compare_}, filed);
+            file(p, row.data(), 1, {.tag = Tag::none, .compare = compare_}, filed);
     });
     return filed;
 }

@@ -47,7 +47,7 @@ public:
 
 private:
     struct Draft {
-        uint64_t step;
+        Ticket step;
         uint64_t first_index;
         PageRef page;  // null if no row is left to file
         std::vector<uint64_t> positions;
@@ -57,7 +57,7 @@ private:
         uint32_t charge;  // pages
         Phase phase;
         int32_t missing = 0;      // why the rows will never come, or 0: they are provisional
-        uint64_t bounds_end = 0;  // as in miss_draft
+        uint64_t bounds_end = 0;  // as in MissedDraft
     };
     // Only the filing thread uses these. Drafts are in order of filing.
     std::vector<Draft> drafts_;
@@ -96,14 +96,13 @@ public:
     // readers shared or took rows since, filing may need more than the charge. It then takes the
     // rest even if the budget has no room, because the rows were accepted.
     // Adds to `filed` how they ended.
-    void file_rows(uint64_t position, const uint8_t *source, uint64_t rows, uint64_t tag,
+    void file_rows(uint64_t position, const uint8_t *source, uint64_t rows, Tag tag,
                    uint32_t &charge, RowOutcomes &filed, LoadCounter *load = nullptr,
                    Phase phase = Phase::none) {
         file(position, source, rows, {tag, replace_, compare_, &charge, load, phase}, filed);
     }
     // The same for rows that no issue accepted: they are refused if the budget has no room.
-    RowOutcomes file_from_budget(uint64_t position, const uint8_t *source, uint64_t rows,
-                                 uint64_t tag) {
+    RowOutcomes file_from_budget(uint64_t position, const uint8_t *source, uint64_t rows, Tag tag) {
         RowOutcomes filed;
         file(position, source, rows, {tag, replace_, compare_}, filed);
         return filed;
@@ -115,19 +114,23 @@ public:
     // ids. Instead of a position a row may have kDropped (it was counted elsewhere and is not kept)
     // or kPast (it lies beyond the end of its request). settle() files the rows out of `charge`.
     // Returns false without memory, and gives back what was reserved; the rows are refused then.
-    bool file_draft(uint64_t step, uint64_t first_index, std::vector<uint64_t> positions,
-                    uint64_t late, uint64_t covered, const uint8_t *source, uint64_t tag,
-                    Phase phase, uint32_t charge);
+    bool file_draft(Ticket step, uint64_t first_index, std::vector<uint64_t> positions,
+                    uint64_t late, uint64_t covered, const uint8_t *source, Tag tag, Phase phase,
+                    uint32_t charge);
     static constexpr uint64_t kDropped = UINT64_MAX, kPast = UINT64_MAX - 1;
     // The same for drafts that were lost or refused, for this reason, and counted. They are at
     // consecutive positions. If bounds_end is not 0 the device has the positions: each row may be
     // anywhere in [position, bounds_end).
-    void miss_draft(uint64_t step, uint64_t first_index, uint64_t position, uint64_t rows,
-                    uint64_t bounds_end, int32_t reason) noexcept;
+    struct MissedDraft {
+        Ticket step;
+        uint64_t first_index, position, rows, bounds_end;
+        int32_t reason;
+    };
+    void miss_draft(const MissedDraft &missed) noexcept;
 
     // Files the drafts of a step that are kept, and rejects the others. `kept` has the numbers of
     // those drafts, ascending. If it is empty, the first keep_first drafts are kept.
-    RowOutcomes settle(uint64_t step, std::span<const uint32_t> kept, uint64_t keep_first,
+    RowOutcomes settle(Ticket step, std::span<const uint32_t> kept, uint64_t keep_first,
                        LoadCounter *load);
     // Ends all drafts, because their request ends. Drafts at and after `end`, and drafts that were
     // cut, count as late; the others count as rejected.

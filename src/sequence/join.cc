@@ -14,7 +14,7 @@ namespace {
 struct Side {
     const Segment *segment;  // or null: nothing is known of the row, it is ABSENT
     const uint8_t *row;
-    uint64_t tag;  // 0 if it is not there
+    Tag tag;  // none if it is not there
 };
 
 class Join {
@@ -113,8 +113,7 @@ private:
         const Meeting meeting = preferred ? routecap::meet(shape_, winner.row, other.row) : met;
         if (!meeting.changes()) return share(winner, position);
         merged_.assign(winner.row, winner.row + shape_.stride);
-        uint64_t tag = winner.tag;
-        merge(shape_, merged_.data(), tag, other.row, other.tag);
+        const Tag tag = merge(shape_, merged_.data(), winner.tag, other.row, other.tag);
         if (!meeting.keeps && tag == other.tag) return share(other, position);
         return end_run() && own_.add(storage_, position, merged_.data(), tag, out_.segments);
     }
@@ -133,7 +132,7 @@ private:
         unknown.resize(shape_.stride);
         shape_.make_missing(unknown.data(),
                             segment != nullptr ? segment->reason : ROUTECAP_MISSING_ABSENT);
-        return {segment, unknown.data(), 0};
+        return {segment, unknown.data(), Tag::none};
     }
 
     // Compares rows without a missing cell, at the speed of memory where they are equal.

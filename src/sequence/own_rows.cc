@@ -35,7 +35,7 @@ bool OwnRows::copy(const Storage &storage, const Segment &rows, std::vector<Segm
     return true;
 }
 
-bool OwnRows::add(const Storage &storage, uint64_t position, const uint8_t *row, uint64_t tag,
+bool OwnRows::add(const Storage &storage, uint64_t position, const uint8_t *row, Tag tag,
                   std::vector<Segment> &segments) {
     if (!make_room(storage, 1)) return false;
     page_->set_tags(used_, 1, tag);

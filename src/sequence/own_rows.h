@@ -18,7 +18,7 @@ public:
     // Copies rows that are there to `segments`. False if the budget refuses; throws without memory.
     bool copy(const Storage &storage, const Segment &rows, std::vector<Segment> &segments);
     // The same of one row.
-    bool add(const Storage &storage, uint64_t position, const uint8_t *row, uint64_t tag,
+    bool add(const Storage &storage, uint64_t position, const uint8_t *row, Tag tag,
              std::vector<Segment> &segments);
 
 private:

@@ -72,7 +72,7 @@ public:
             imported.runs.push_back({.first = layout_.first,
                                      .rows = layout_.rows,
                                      .records = records_.get(),
-                                     .tag = hint_.values.tag});
+                                     .tag = Tag{hint_.values.tag}});
         const int32_t s = import_rows(std::move(imported), ROUTECAP_IMPORT_TRUSTED, routing);
         if (s < 0) return s;
         if (report != nullptr) write_struct(report, r);

@@ -165,7 +165,7 @@ uint32_t facts_of(const Routing &routing, uint64_t missing, bool map_follows) {
     for (const Segment &segment : routing.segments()) {
         if (!segment.page) continue;
         for (uint64_t r = 0; r < segment.rows; r++)
-            if (segment.tag(r) != 0) return facts | ROUTECAP_WIRE_FACT_TAGS;
+            if (segment.tag(r) != Tag::none) return facts | ROUTECAP_WIRE_FACT_TAGS;
     }
     return facts;
 }

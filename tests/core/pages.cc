@@ -121,7 +121,7 @@ TEST_F(Pages, that_are_lent_are_not_used_again) {
     const auto lender = std::make_shared<const int>(0);
     std::vector<uint8_t> rows(size_t{shape->page_rows} * shape->stride);
     const auto pool = PagePool::create(shape, uint64_t{1} << 30);
-    const void *lent = pool->borrow(shape->page_rows, rows.data(), nullptr, 5, lender).get();
+    const void *lent = pool->borrow(shape->page_rows, rows.data(), nullptr, Tag{5}, lender).get();
     EXPECT_EQ(lender.use_count(), 1);
     const PageRef page = make(*pool);
     EXPECT_NE(page.get(), lent);

@@ -90,7 +90,7 @@ breaks operations "drafts are published before they are settled" src/capture/pre
 breaks operations "rows of older weights are published" src/prefix/landing.cc 's/else if \(b\.tag < p_\.generation_\)/else if (false)/'
 breaks operations "rows of older weights stay" src/prefix/store.cc \
     's/return generation == 0 \|\| pages_\.least_tag\(block\.place\) >= generation;/return true;/'
-breaks operations "a row is as old as its first cell" src/rows/merge.cc 's/to_tag = std::min\(to_tag, from_tag\);/to_tag = from_tag;/'
+breaks operations "a row is as old as its first cell" src/rows/merge.cc 's/std::min\(to_tag, from_tag\)/from_tag/'
 breaks operations "old weights are compared with new ones" src/prefix/landing.cc \
     's/const bool stale = b\.outcome == Outcome::stale \|\| .*;/const bool stale = b.outcome == Outcome::stale;/'
 breaks operations "a block is retained once too often" src/prefix/store.cc 's/if \(block\.retained\+\+ > 0\) return;/if (block.retained++ > 1) return;/'
