@@ -88,12 +88,7 @@ routecap_status routecap_routing_copy_to(const routecap_routing *routing,
                                          size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
                                          uint64_t *needed) {
     return with_rows(routing, [&](const Routing &r) {
-        CopyPlan plan;
-        if (int32_t s = plan_copy(r.shape(), r.end() - r.first(), options, dst, dst_bytes, mask,
-                                  mask_bytes, needed, plan);
-            s < 0)
-            return s;
-        return copy_out(r, plan, dst, mask);
+        return copy_out(r, {options, dst, dst_bytes, mask, mask_bytes, needed});
     });
 }
 
@@ -102,12 +97,7 @@ routecap_status routecap_routing_copy_weights(const routecap_routing *routing,
                                               size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
                                               uint64_t *needed) {
     return with_rows(routing, [&](const Routing &r) {
-        CopyPlan plan;
-        if (int32_t s = plan_copy_weights(r.shape(), r.end() - r.first(), options, dst, dst_bytes,
-                                          mask, mask_bytes, needed, plan);
-            s < 0)
-            return s;
-        return copy_out_weights(r, plan, dst, mask);
+        return copy_out_weights(r, {options, dst, dst_bytes, mask, mask_bytes, needed});
     });
 }
 

@@ -176,14 +176,9 @@ int32_t Reader::extract_into(routecap_request request, uint64_t first, uint64_t 
     Range range{};
     std::vector<Segment> segments;
     if (int32_t s = read(request, first, rows, false, {}, range, segments); s < 0) return s;
-    CopyPlan plan;
-    if (int32_t s = plan_copy(*config_.shape, range.rows, options, dst, dst_bytes, mask, mask_bytes,
-                              needed, plan);
-        s < 0)
-        return s;
     const RoutingPtr routing(
         new Routing(state_->storage, range.first, range.rows, std::move(segments)));
-    return copy_out(*routing, plan, dst, mask);
+    return copy_out(*routing, {options, dst, dst_bytes, mask, mask_bytes, needed});
 }
 
 }  // namespace routecap

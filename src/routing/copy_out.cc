@@ -7,10 +7,21 @@
 #include "base/element.h"
 #include "base/status.h"
 #include "base/structs.h"
+#include "routing/coverage.h"
 #include "routing/weights.h"
 
 namespace routecap {
 namespace {
+
+// What was checked: dst and mask are large enough.
+struct CopyPlan {
+    int32_t dtype;
+    Strictness strictness;
+    uint32_t first_layer, layers;
+    int64_t row_stride, layer_stride;            // elements
+    int64_t mask_row_stride, mask_layer_stride;  // bytes
+    int64_t fill, none;
+};
 
 // a * b + c without overflow, or UINT64_MAX.
 uint64_t saturate(uint64_t a, uint64_t b, uint64_t c) {
@@ -21,29 +32,17 @@ uint64_t saturate(uint64_t a, uint64_t b, uint64_t c) {
 }
 
 template <class Id, class T>
-void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
-                std::span<const Segment> segments, uint64_t rows, T *dst, uint8_t *mask) {
+void copy_cells(const Routing &routing, const CopyPlan &plan, T *dst, uint8_t *mask) {
+    const Shape &shape = routing.shape();
     const uint32_t k = shape.k;
-    const auto missing_rows = [&](uint64_t from, uint64_t to) {
-        for (uint64_t r = from; r < to; r++)
-            for (uint32_t l = 0; l < plan.layers; l++) {
-                T *out = dst + static_cast<int64_t>(r) * plan.row_stride +
-                         static_cast<int64_t>(l) * plan.layer_stride;
-                for (uint32_t c = 0; c < k; c++) out[c] = static_cast<T>(plan.fill);
-                if (mask != nullptr)
-                    mask[static_cast<int64_t>(r) * plan.mask_row_stride +
-                         l * plan.mask_layer_stride] = 0;
-            }
-    };
     const auto copy_ids = [](const Id *ids, size_t n, T *out) {
         if constexpr (std::is_same_v<Id, std::make_unsigned_t<T>>)
             std::memcpy(out, ids, n * sizeof(T));
         else
             for (size_t i = 0; i < n; i++) out[i] = static_cast<T>(ids[i]);
     };
-    for_all_rows(first, first + rows, segments, [&](const Segment &segment) {
-        uint64_t row = segment.first - first;
-        if (!segment.page) return missing_rows(row, row + segment.rows);
+    for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &segment) {
+        uint64_t row = segment.first - routing.first();
         if (shape.uniform && segment.complete && mask == nullptr && plan.layer_stride == k) {
             const uint8_t *from = shape.cell(segment.row(), plan.first_layer);
             T *out = dst + static_cast<int64_t>(row) * plan.row_stride;
@@ -53,25 +52,29 @@ void copy_cells(const Shape &shape, const CopyPlan &plan, uint64_t first,
             return;
         }
         for (uint64_t r = 0; r < segment.rows; r++, row++) {
-            const uint8_t *cells = segment.row(r);
-            const Id *ids = reinterpret_cast<const Id *>(shape.cell(cells, plan.first_layer));
+            const uint8_t *cells = segment.page ? segment.row(r) : nullptr;
+            const auto valid = [&](uint32_t l) {
+                return cells != nullptr && shape.valid(cells, plan.first_layer + l);
+            };
             T *out_row = dst + static_cast<int64_t>(row) * plan.row_stride;
             for (uint32_t l = 0; l < plan.layers && mask != nullptr; l++)
                 mask[static_cast<int64_t>(row) * plan.mask_row_stride +
-                     l * plan.mask_layer_stride] = shape.valid(cells, plan.first_layer + l);
-            if (shape.uniform && plan.layer_stride == k &&
+                     l * plan.mask_layer_stride] = valid(l);
+            const auto ids = [&](uint32_t l) {
+                return reinterpret_cast<const Id *>(shape.cell(cells, plan.first_layer + l));
+            };
+            if (cells != nullptr && shape.uniform && plan.layer_stride == k &&
                 (segment.complete || shape.row_full(cells))) {
-                copy_ids(ids, size_t{plan.layers} * k, out_row);
+                copy_ids(ids(0), size_t{plan.layers} * k, out_row);
                 continue;
             }
-            for (uint32_t l = 0; l < plan.layers; l++, ids += k) {
-                const uint32_t layer = plan.first_layer + l;
-                const bool valid = shape.valid(cells, layer);
-                const uint32_t used = valid ? shape.count_ids(ids, layer) : 0;
+            for (uint32_t l = 0; l < plan.layers; l++) {
+                const bool there = valid(l);
+                const uint32_t used = there ? shape.count_ids(ids(l), plan.first_layer + l) : 0;
                 T *out = out_row + static_cast<int64_t>(l) * plan.layer_stride;
-                for (uint32_t c = 0; c < used; c++) out[c] = static_cast<T>(ids[c]);
+                for (uint32_t c = 0; c < used; c++) out[c] = static_cast<T>(ids(l)[c]);
                 for (uint32_t c = used; c < k; c++)
-                    out[c] = static_cast<T>(valid ? plan.none : plan.fill);
+                    out[c] = static_cast<T>(there ? plan.none : plan.fill);
             }
         }
     });
@@ -109,12 +112,11 @@ int32_t check_none(const routecap_copy_options &o, const ElementLimits &limit, c
     return ROUTECAP_OK;
 }
 
-}  // namespace
-
 // Checks all but the dtype and what is written for what is missing. An element has `element` bytes.
-static int32_t plan_layout(const Shape &shape, uint64_t rows, const routecap_copy_options &o,
-                           uint32_t element, const void *dst, size_t dst_bytes, const uint8_t *mask,
-                           size_t mask_bytes, uint64_t *needed, CopyPlan &plan) {
+int32_t plan_layout(const Routing &routing, const routecap_copy_options &o, uint32_t element,
+                    const CopyTarget &to, CopyPlan &plan) {
+    const Shape &shape = routing.shape();
+    const uint64_t rows = routing.end() - routing.first();
     if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
         return report(ROUTECAP_ERR_ARGUMENT, "options.order is %d", o.order);
     if (o.first_layer >= shape.layers || o.layers > shape.layers - o.first_layer)
@@ -140,15 +142,15 @@ static int32_t plan_layout(const Shape &shape, uint64_t rows, const routecap_cop
     const uint64_t elements =
         r == 0 ? 0 : saturate(r - 1, row_stride, saturate(l - 1, layer_stride, k));
     const uint64_t bytes = saturate(elements, element, 0);
-    if (needed != nullptr) *needed = bytes;
-    if (dst_bytes < bytes || bytes == UINT64_MAX)
-        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu", dst_bytes,
-                      ull(bytes));
-    if (dst == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
-    if (mask != nullptr && mask_bytes < saturate(r, l, 0))
+    if (to.needed != nullptr) *to.needed = bytes;
+    if (to.dst_bytes < bytes || bytes == UINT64_MAX)
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "dst has %zu bytes and needs %llu",
+                      to.dst_bytes, ull(bytes));
+    if (to.dst == nullptr && bytes > 0) return report(ROUTECAP_ERR_ARGUMENT, "dst is NULL");
+    if (to.mask != nullptr && to.mask_bytes < saturate(r, l, 0))
         return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "mask has %zu bytes and needs %llu",
-                      mask_bytes, ull(saturate(r, l, 0)));
-    plan.rows = rows, plan.dtype = o.dtype;
+                      to.mask_bytes, ull(saturate(r, l, 0)));
+    plan.dtype = o.dtype;
     plan.first_layer = o.first_layer, plan.layers = layers;
     plan.row_stride = static_cast<int64_t>(row_stride);
     plan.layer_stride = static_cast<int64_t>(layer_stride);
@@ -158,11 +160,10 @@ static int32_t plan_layout(const Shape &shape, uint64_t rows, const routecap_cop
     return ROUTECAP_OK;
 }
 
-int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
-                  const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
-                  uint64_t *needed, CopyPlan &plan) {
+int32_t plan_copy(const Routing &routing, const CopyTarget &to, CopyPlan &plan) {
+    const Shape &shape = routing.shape();
     routecap_copy_options o;
-    if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
+    if (int32_t s = read_struct(o, to.options, "options"); s < 0) return s;
     const ElementLimits limit = element_limits(o.dtype);
     if (limit.size == 0)
         return report(ROUTECAP_ERR_DTYPE, "dtype %d is not one ids can be copied to", o.dtype);
@@ -172,24 +173,21 @@ int32_t plan_copy(const Shape &shape, uint64_t rows, const routecap_copy_options
                       o.dtype);
     if (int32_t s = check_none(o, limit, shape); s < 0) return s;
     if (!plan.strictness.complete)
-        if (int32_t s = check_fill(o, limit, shape, mask); s < 0) return s;
-    return plan_layout(shape, rows, o, limit.size, dst, dst_bytes, mask, mask_bytes, needed, plan);
+        if (int32_t s = check_fill(o, limit, shape, to.mask); s < 0) return s;
+    return plan_layout(routing, o, limit.size, to, plan);
 }
 
-int32_t plan_copy_weights(const Shape &shape, uint64_t rows, const routecap_copy_options *options,
-                          const void *dst, size_t dst_bytes, const uint8_t *mask, size_t mask_bytes,
-                          uint64_t *needed, CopyPlan &plan) {
+int32_t plan_copy_weights(const Routing &routing, const CopyTarget &to, CopyPlan &plan) {
     routecap_copy_options o;
-    if (const int32_t status = read_struct(o, options, "options"); status < 0) return status;
-    if (int32_t s = check_weights_dtype(shape, o.dtype); s < 0) return s;
+    if (int32_t s = read_struct(o, to.options, "options"); s < 0) return s;
+    if (int32_t s = check_weights_dtype(routing.shape(), o.dtype); s < 0) return s;
     if (int32_t s = read_flags(o.flags, plan.strictness); s < 0) return s;
-    return plan_layout(shape, rows, o, weight_element_bytes(o.dtype), dst, dst_bytes, mask,
-                       mask_bytes, needed, plan);
+    return plan_layout(routing, o, weight_element_bytes(o.dtype), to, plan);
 }
 
 // The status of reading only the plan's layers. They may be complete even if other layers have
 // missing cells.
-static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
+int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
     int32_t status = routing.status();
     if (plan.layers != routing.shape().layers && status == ROUTECAP_INCOMPLETE) {
         uint64_t valid = 0;
@@ -205,25 +203,11 @@ static int32_t status_of_layers(const Routing &routing, const CopyPlan &plan) {
                   plan.first_layer, plan.first_layer + plan.layers);
 }
 
-int32_t copy_rows(const Shape &shape, const CopyPlan &plan, uint64_t first,
-                  std::span<const Segment> segments, uint64_t rows, uint64_t row, void *dst,
-                  uint8_t *mask) {
-    if (row > plan.rows || rows > plan.rows - row)
-        return report(ROUTECAP_ERR_FORMAT, "there are more rows than the %llu that dst is for",
-                      ull(plan.rows));
-    const auto at = static_cast<int64_t>(row);
-    if (mask != nullptr) mask += at * plan.mask_row_stride;
-    with_dtype(plan.dtype, [&]<class T>(T) {
-        T *to = static_cast<T *>(dst) + at * plan.row_stride;
-        if (shape.id_bytes == 1)
-            copy_cells<uint8_t>(shape, plan, first, segments, rows, to, mask);
-        else
-            copy_cells<uint16_t>(shape, plan, first, segments, rows, to, mask);
-    });
-    return ROUTECAP_OK;
-}
+}  // namespace
 
-int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
+int32_t copy_out(const Routing &routing, const CopyTarget &to) {
+    CopyPlan plan;
+    if (int32_t s = plan_copy(routing, to, plan); s < 0) return s;
     const int32_t status = status_of_layers(routing, plan);
     if (plan.strictness.complete && status != ROUTECAP_OK)
         return report(ROUTECAP_ERR_INCOMPLETE,
@@ -233,14 +217,18 @@ int32_t copy_out(const Routing &routing, const CopyPlan &plan, void *dst, uint8_
                                      routing.end() - routing.first(), plan.strictness);
         s < 0)
         return s;
-    if (int32_t s = copy_rows(shape, plan, routing.first(), routing.segments(),
-                              routing.end() - routing.first(), 0, dst, mask);
-        s < 0)
-        return s;
+    with_dtype(plan.dtype, [&]<class T>(T) {
+        if (shape.id_bytes == 1)
+            copy_cells<uint8_t>(routing, plan, static_cast<T *>(to.dst), to.mask);
+        else
+            copy_cells<uint16_t>(routing, plan, static_cast<T *>(to.dst), to.mask);
+    });
     return status;
 }
 
-int32_t copy_out_weights(const Routing &routing, const CopyPlan &plan, void *dst, uint8_t *mask) {
+int32_t copy_out_weights(const Routing &routing, const CopyTarget &to) {
+    CopyPlan plan;
+    if (int32_t s = plan_copy_weights(routing, to, plan); s < 0) return s;
     const Shape &shape = routing.shape();
     const uint64_t rows = routing.end() - routing.first(), cells = rows * plan.layers;
     uint64_t there = 0;
@@ -261,10 +249,11 @@ int32_t copy_out_weights(const Routing &routing, const CopyPlan &plan, void *dst
     for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &s) {
         for (uint64_t n = 0; n < s.rows; n++, r++)
             for (uint32_t l = 0; l < plan.layers; l++) {
-                const bool weighted = write.cell(dst, r * plan.row_stride + l * plan.layer_stride,
-                                                 s.page ? s.row(n) : nullptr, plan.first_layer + l);
-                if (mask != nullptr)
-                    mask[r * plan.mask_row_stride + l * plan.mask_layer_stride] = weighted;
+                const bool weighted =
+                    write.cell(to.dst, r * plan.row_stride + l * plan.layer_stride,
+                               s.page ? s.row(n) : nullptr, plan.first_layer + l);
+                if (to.mask != nullptr)
+                    to.mask[r * plan.mask_row_stride + l * plan.mask_layer_stride] = weighted;
                 there += weighted;
             }
     });
