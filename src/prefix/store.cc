@@ -305,35 +305,38 @@ bool Store::take_slot(BlockSlot &slot) {
 int32_t Store::adopt(Keys keys, uint64_t first, uint64_t generation, const void *capturer,
                      routecap_adoption &found, Ticket &after, std::unique_ptr<Adoption> &adoption) {
     if (int32_t s = check_generation(generation); s < 0) return s;
-    const uint64_t now = this->generation();
-    auto result = std::make_unique<Adoption>(first, keys.count);
-    const uint64_t rows = config_.block_rows;
-    found = {};
-    after = Ticket::none;
-    Dropped dropped;
-    for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
-        const Id id = table_.find(key, hash);
-        int32_t reason = look(id, hash, generation, capturer, false);
-        const Block *block = reason == 0 ? &table_.at(id) : nullptr;
-        if (block != nullptr && block->state() == State::pending) {
-            auto publication = publications_.at(block->publication())->weak_from_this().lock();
-            if (publication != nullptr) {
-                after = std::max(after, publication->after());
-                result->add_late(rows, std::move(publication), block->index());
-            } else {
-                reason = ROUTECAP_MISSING_NOT_PUBLISHED;  // it is being dropped
+    std::unique_ptr<Adoption> result;
+    // An adopt is before an advance or after it, as a whole. What was found before one is looked
+    // for again, and is not there any more: no other advance changes that.
+    for (bool again = true; again;) {
+        const bool current = generation == this->generation();
+        result = std::make_unique<Adoption>(first, keys.count);
+        const uint64_t rows = config_.block_rows;
+        found = {};
+        after = Ticket::none;
+        Dropped dropped;
+        for_each(keys, dropped, [&](size_t i, const uint8_t *key, uint64_t hash) REQUIRES(mutex_) {
+            const Id id = table_.find(key, hash);
+            int32_t reason = look(id, hash, generation, capturer, false);
+            const Block *block = reason == 0 ? &table_.at(id) : nullptr;
+            if (block != nullptr && block->state() == State::pending) {
+                auto publication = publications_.at(block->publication())->weak_from_this().lock();
+                if (publication != nullptr) {
+                    after = std::max(after, publication->after());
+                    result->add_late(rows, std::move(publication), block->index());
+                } else {
+                    reason = ROUTECAP_MISSING_NOT_PUBLISHED;  // it is being dropped
+                }
+            } else if (block != nullptr) {
+                const BlockPages::Place at = pages_.at(block->place);
+                result->add(at.page, at.row, rows, block->complete);
+                use(id);
             }
-        } else if (block != nullptr) {
-            const BlockPages::Place at = pages_.at(block->place);
-            result->add(at.page, at.row, rows, block->complete);
-            use(id);
-        }
-        if (reason != 0) result->add_missing(rows, reason);
-        note_key(i, reason, found);
-    });
-    // An adopt is before an advance or after it, as a whole.
-    if (this->generation() != now)
-        return adopt(keys, first, generation, capturer, found, after, adoption);
+            if (reason != 0) result->add_missing(rows, reason);
+            note_key(i, reason, found);
+        });
+        again = current && generation != this->generation();
+    }
     {
         const Lock lock(mutex_);
         counted_.blocks_adopted += found.found;
