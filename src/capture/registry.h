@@ -36,11 +36,6 @@ struct Registry {
     void make_room(size_t entries) REQUIRES(mutex) {
         reserve_amortized(log, log.size() + promised + entries);
     }
-    // Starts fetching where the entry goes that comes after so many.
-    void prefetch_entry(size_t ahead) const REQUIRES(mutex) {
-        if (log.size() + ahead < log.capacity())
-            __builtin_prefetch(log.data() + log.size() + ahead, 1);
-    }
     // There must be room: that growing the log is out of the question makes the code shorter.
     template <class What>
     void append(Ticket after, What &&what) noexcept REQUIRES(mutex) {
@@ -48,13 +43,10 @@ struct Registry {
         log.emplace_back(after, std::forward<What>(what));
     }
 
-    // Finds an open request, or refuses its handle. In pairs, to have it and the check of drafts
-    // inline is worth 3 to 8 % of accept_batch and finish_batch.
+    // Finds an open request, or refuses its handle.
     int32_t find(routecap_request handle, Request **request) REQUIRES(mutex) {
         *request = requests.find(handle);
-        return *request != nullptr ? ROUTECAP_OK : refuse_unknown(handle);
-    }
-    [[gnu::noinline]] static int32_t refuse_unknown(routecap_request handle) {
+        if (*request != nullptr) return ROUTECAP_OK;
         return report(ROUTECAP_ERR_UNKNOWN_REQUEST, "request %016llx is not open here",
                       ull(handle));
     }

@@ -1,4 +1,6 @@
-// What calls on a request do to each other. A later change makes this table larger.
+// What calls on a request do to each other. A later change makes this table larger. The fuzz targets'
+// model has each line, and tests/fuzz/prove.sh a break of it. Of what memory does, the last two lines,
+// tests/api/budget.cc counts every byte, and tests/planted.sh has the breaks.
 //
 // An operation takes effect, for callers, when it is called. Here it is applied: in the order of
 // the log, once the request's steps before it were filed (Request::after). Of another request it
@@ -418,8 +420,7 @@ static uint64_t position_of(const uint8_t *positions, int32_t dtype, uint32_t ro
     return static_cast<uint64_t>(reinterpret_cast<const int64_t *>(positions)[row]);
 }
 
-// A span that has landed: where its rows are, and which of them have a place. What is seldom takes
-// a copy of it, and the rest is inline: so it stays in registers, which is worth 2 % of filing.
+// A span that has landed: where its rows are, and which of them have a place.
 struct StepWorker::LandedSpan {
     const Step &step;
     StepSpan &span;
@@ -449,9 +450,8 @@ struct StepWorker::LandedSpan {
 };
 
 // The position of row r; or kPast or kDropped (row_store.h). Counts rows that are unplaced, and
-// rows that are late unless they are drafts. Inline, as it is called for each row.
-[[gnu::always_inline]] inline uint64_t StepWorker::place(const LandedSpan &landed, uint32_t r,
-                                                         RowOutcomes &filed) {
+// rows that are late unless they are drafts.
+inline uint64_t StepWorker::place(const LandedSpan &landed, uint32_t r, RowOutcomes &filed) {
     const StepSpan &span = landed.span;
     const bool from_device = landed.positions != nullptr;
     const uint64_t position = landed.position(r);
@@ -472,7 +472,7 @@ struct StepWorker::LandedSpan {
 }
 
 // Notes that the rows of a span will not come, and counts them in `missed`.
-void StepWorker::miss_span(LandedSpan landed, int32_t reason, uint64_t &missed,
+void StepWorker::miss_span(const LandedSpan &landed, int32_t reason, uint64_t &missed,
                            RowOutcomes &filed) {
     const StepSpan &span = landed.span;
     const bool from_device = landed.positions != nullptr;
@@ -497,7 +497,7 @@ void StepWorker::miss_span(LandedSpan landed, int32_t reason, uint64_t &missed,
     }
 }
 
-void StepWorker::file_drafts(LandedSpan landed, RowOutcomes &filed) {
+void StepWorker::file_drafts(const LandedSpan &landed, RowOutcomes &filed) {
     const StepSpan &span = landed.span;
     std::vector<uint64_t> positions;
     try {
@@ -517,8 +517,7 @@ void StepWorker::file_drafts(LandedSpan landed, RowOutcomes &filed) {
 }
 
 // Files runs of rows at consecutive positions.
-[[gnu::always_inline]] inline void StepWorker::file_settled(const LandedSpan &landed,
-                                                            RowOutcomes &filed) {
+void StepWorker::file_settled(const LandedSpan &landed, RowOutcomes &filed) {
     const StepSpan &span = landed.span;
     const uint32_t covered = landed.covered;
     uint32_t charge = span.charge, start = 0, n = 0;

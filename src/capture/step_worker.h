@@ -81,9 +81,9 @@ private:
                    RowOutcomes &filed) REQUIRES(filing_);
     struct LandedSpan;
     uint64_t place(const LandedSpan &landed, uint32_t r, RowOutcomes &filed) REQUIRES(filing_);
-    void miss_span(LandedSpan landed, int32_t reason, uint64_t &missed, RowOutcomes &filed)
+    void miss_span(const LandedSpan &landed, int32_t reason, uint64_t &missed, RowOutcomes &filed)
         REQUIRES(filing_);
-    void file_drafts(LandedSpan landed, RowOutcomes &filed) REQUIRES(filing_);
+    void file_drafts(const LandedSpan &landed, RowOutcomes &filed) REQUIRES(filing_);
     void file_settled(const LandedSpan &landed, RowOutcomes &filed) REQUIRES(filing_);
     void tally(const uint8_t *row) REQUIRES(filing_);
     void finish_tally(uint64_t step, int32_t slip) REQUIRES(filing_);

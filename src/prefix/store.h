@@ -74,8 +74,8 @@ private:
     void note_stale(uint64_t tag, uint64_t generation);
 
     // The hash of a key, after fetching where it leads to; neither changes, so it needs no mutex.
-    // In pairs, with the blocks that are fetched next, this is worth 38 % of looking up 2,048 and
-    // 26 % of adopting them (cold caches).
+    // Without that and the blocks that are fetched next, looking up 2,048 keys takes 1.8 times as
+    // long (cold caches).
     uint64_t hash_ahead(const uint8_t *key) const UNCHECKED_THREADS {
         const uint64_t hash = table_.hash(key);
         table_.prefetch_bucket(hash);
