@@ -16,10 +16,8 @@
 #define ROUTECAP_SCOPED_CAPABILITY ROUTECAP_THREADS(scoped_lockable)
 #define GUARDED_BY(mutex) ROUTECAP_THREADS(guarded_by(mutex))
 #define REQUIRES(...) ROUTECAP_THREADS(requires_capability(__VA_ARGS__))
-#define EXCLUDES(...) ROUTECAP_THREADS(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) ROUTECAP_THREADS(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) ROUTECAP_THREADS(release_capability(__VA_ARGS__))
-#define ASSERTS(...) ROUTECAP_THREADS(assert_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) ROUTECAP_THREADS(try_acquire_capability(__VA_ARGS__))
 // For functions that the analysis cannot follow. Each use says why the function is right.
 #define UNCHECKED_THREADS ROUTECAP_THREADS(no_thread_safety_analysis)

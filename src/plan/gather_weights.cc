@@ -38,10 +38,11 @@ int32_t gather_weights(const Plan &plan, const routecap_plan_source *sources, si
                                     piece.source != nullptr ? piece.at(r) : nullptr,
                                     piece.source != nullptr ? piece.source->layers[l] : 0);
     }
-    const WeightWriter write(*plan.ids(), dtype, 0);
+    const WeightWriter write(*plan.ids(), dtype, 0);  // zeros
     for (const PlanRun &run : plan.layout().runs)
         for (uint64_t r = 0; r < run.rows && run.row_class != ROUTECAP_PLAN_CLASS_VALID; r++)
-            for (size_t l = 0; l < layers; l++) write.zeros(dst, at(run.row + r * run.step, l));
+            for (size_t l = 0; l < layers; l++)
+                write.cell(dst, at(run.row + r * run.step, l), nullptr, 0);
     if (missing_cells != nullptr) *missing_cells = lost;
     if (lost == 0) return ROUTECAP_OK;
     return report(ROUTECAP_INCOMPLETE, "%llu needed cells have no weights", ull(lost));

@@ -42,12 +42,10 @@ public:
     RowCheck(const Shape &shape, bool trusted)
         : shape_(shape),
           trusted_(trusted),
-          alike_(std::all_of(shape.rules.begin(), shape.rules.end(),
-                             [&](const kernels::CellRule &rule) {
-                                 return rule == kernels::CellRule{shape.rules[0].experts,
-                                                                  static_cast<uint8_t>(shape.k),
-                                                                  static_cast<uint8_t>(shape.k)};
-                             })),
+          alike_(shape.uniform && std::all_of(shape.rules.begin(), shape.rules.end(),
+                                              [&](const kernels::CellRule &rule) {
+                                                  return rule == shape.rules[0];
+                                              })),
           distinct_(shape.k, shape.experts) {}
 
     // Sets run.complete if the rows are it.

@@ -68,8 +68,4 @@ bool WeightWriter::cell(void *dst, int64_t at, const uint8_t *row, uint32_t laye
     return there;
 }
 
-void WeightWriter::zeros(void *dst, int64_t at) const {
-    std::memset(static_cast<uint8_t *>(dst) + at * element_, 0, size_t{shape_.k} * element_);
-}
-
 }  // namespace routecap

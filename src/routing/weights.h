@@ -19,7 +19,6 @@ public:
     // Writes the k weights of a cell at element `at` of dst, or k missing ones if row is NULL or
     // the cell has none. Returns whether it has.
     bool cell(void *dst, int64_t at, const uint8_t *row, uint32_t layer) const;
-    void zeros(void *dst, int64_t at) const;
 
 private:
     const Shape &shape_;

@@ -180,13 +180,6 @@ std::string names_of(uint32_t facts) {
     return text;
 }
 
-int32_t check_room(uint64_t size, const void *dst, size_t dst_bytes, uint64_t *needed) {
-    if (needed != nullptr) *needed = size;
-    if (dst != nullptr && dst_bytes >= size) return ROUTECAP_OK;
-    return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the message takes %llu bytes, dst has %zu",
-                  ull(size), dst_bytes);
-}
-
 // Checks the options, and finds the type of the ids.
 int32_t check_options(const routecap_wire_options &o, const Format &format, const Shape &shape,
                       const Dtype *&dtype) {
@@ -267,7 +260,10 @@ struct Destination {
 
     int32_t check_room(uint64_t of_message) {
         size = of_message;
-        return wire::check_room(size, dst, bytes, needed);
+        if (needed != nullptr) *needed = size;
+        if (dst != nullptr && bytes >= size) return ROUTECAP_OK;
+        return report(ROUTECAP_ERR_BUFFER_TOO_SMALL, "the message takes %llu bytes, dst has %zu",
+                      ull(size), bytes);
     }
 };
 
