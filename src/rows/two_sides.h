@@ -1,8 +1,9 @@
 // What the two sides of a request see of each other without a common lock: the four numbers of
-// these two classes, and nothing else.
+// these two classes, and which steps were filed (capture/steps.h).
 //
-// The engine's side is whoever calls on a request, with the registry's mutex. The filing side is
-// whoever files, with the filing lock. A function's name begins with the side that may call it.
+// The engine's side is whoever calls on a request, with the registry's mutex; it reads `applied`
+// without it, too. The filing side is whoever files, with the filing lock. A function's name begins
+// with the side that may call it.
 //
 //   number              the engine's side                    the filing side
 //   ------------------  -----------------------------------  --------------------------------------
