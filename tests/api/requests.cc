@@ -40,6 +40,23 @@ TEST(DevicePositions, a_wide_bound_takes_no_more_of_the_budget) {
     }
 }
 
+// What cuts a draft in flight came after its accept: until then its row counted for the length.
+TEST(DevicePositions, of_a_draft_that_is_accepted_and_then_cut_in_flight_count_up_to_the_cut) {
+    Rig rig({.held = true});
+    const routecap_request r = rig.open();
+    const std::vector<int64_t> positions = {5};
+    const routecap_issue_options options = with_positions(positions);
+    routecap_span draft = device_span(r, 10, 1);
+    draft.flags |= ROUTECAP_SPAN_SPECULATIVE;
+    rig.run({{1, 5, 1}});
+    const routecap_step step = rig.issue({draft}, ROUTECAP_OK, nullptr, &options);
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_accept(rig.capturer(), r, step, nullptr, 1));
+    EXPECT_STATUS(ROUTECAP_OK, routecap_request_truncate(rig.capturer(), r, 3));
+    rig.open_gate();
+    rig.expect_length(r, 3);
+    EXPECT_EQ(rig.stats().rows_late, 1u);
+}
+
 // Where all slots hold steps begin files the oldest, and only that one, whether or not there is a
 // worker.
 TEST(Steps, none_is_lost_on_the_host) {
