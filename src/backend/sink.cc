@@ -21,13 +21,13 @@ uint64_t Extent::bytes() const {
 }
 
 int32_t check_stated_bytes(uint64_t stated, const Extent &of, bool dense, const char *what,
-                        const char *advice) {
+                           const char *advice) {
     const uint64_t bytes = stated != 0 ? of.bytes() : 0;
     if (dense ? stated == bytes || stated == 0 : stated >= bytes) return ROUTECAP_OK;
     const auto &[layers, rows, columns] = of.dimensions;
     return report(ROUTECAP_ERR_SHAPE_MISMATCH,
-                  "%s is %llu, and %llu x %llu rows of %llu elements of %u bytes %s %llu: %s",
-                  what, ull(stated), ull(layers.count), ull(rows.count), ull(columns.count),
+                  "%s is %llu, and %llu x %llu rows of %llu elements of %u bytes %s %llu: %s", what,
+                  ull(stated), ull(layers.count), ull(rows.count), ull(columns.count),
                   of.element_bytes, dense ? "are" : "with these strides need", ull(bytes), advice);
 }
 
@@ -64,8 +64,7 @@ int32_t check_memory(const routecap_sink &sink, const Strides &strides, uint32_t
         return s;
     if (sink.reserved != 0) return refuse_reserved(static_cast<int32_t>(sink.reserved));
     const bool given = sink.weights != nullptr;
-    if (given != (sink.weights_dtype != 0) ||
-        (given && sink.weights_dtype != shape.weights_dtype))
+    if (given != (sink.weights_dtype != 0) || (given && sink.weights_dtype != shape.weights_dtype))
         return report(ROUTECAP_ERR_DTYPE,
                       "weights_dtype of the sink is %d, %s weights are given, and the capturer's "
                       "are %d",
@@ -127,7 +126,8 @@ int32_t Sink::bind(uint32_t first_layer, uint32_t layers, const routecap_sink &s
     };
     const auto weights_of = [&](uint32_t l) {
         return kernels::WeightSink{
-            behind(sink.weights, (l - first_layer) * strides.layer * shape_.weight_bytes), strides.row};
+            behind(sink.weights, (l - first_layer) * strides.layer * shape_.weight_bytes),
+            strides.row};
     };
     for (uint32_t l = first_layer; l < first_layer + layers; l++) {
         const kernels::SinkLayer now = layers_[l], then = bound(l);
