@@ -165,19 +165,46 @@ def test_a_compiled_model_gives_them_without_a_graph_break(start, backend):
         same_bits(routing.weights(), weights)
 
 
-def test_with_weights_each_layer_is_recorded_where_it_is_in_a_graph_too(monkeypatch):
+def test_a_pass_with_weights_is_one_launch_in_a_graph_too(monkeypatch):
     made = Machine()
     made.weights_dtype = routecap.Dtype.F32
     made.forward = _forward.Forward(made, None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.capturing)
-    for made.capturing in (False, True):
+    monkeypatch.setattr(_forward, "_pieces", lambda: None)
+
+    def run():
         made.log.clear()
         made.forward.begin(4)
         for layer in range(3):
             ids = torch.full((4, 2), layer, dtype=torch.int32)
-            made.forward.record(layer, ids, weights=ids / 3)
+            made.forward.route(layer, ids, weights=ids / 3)
         made.forward.end()
-        assert made.log == ["begin of 4", "layer 0", "layer 1", "layer 2", "snapshot"]
+        return list(made.log)
+
+    # An eager pass proves that nobody writes over them.
+    assert run() == ["begin of 4", "layer 0", "layer 1", "layer 2", "snapshot"]
+    for made.capturing in (False, True):
+        assert run() == ["step of layers [0, 1, 2] with weights"]
+
+
+class Scaling(Router):
+    """An engine that scales what its router returned, where it is."""
+
+    def select_experts(self, tokens, positions):
+        weights, ids = super().select_experts(tokens, positions)
+        return weights.mul_(2.5), ids
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference mode"])
+def test_weights_that_an_engine_scales_where_they_are_are_those_of_the_router(start, inference):
+    model = Model(router=Scaling)
+    start(model, ON)
+    tokens = list(range(12))
+    with torch.inference_mode(inference):  # in which tensors have no versions
+        for name in "abc":
+            routing = forward(model, tokens, name)
+            assert routing.complete
+            same_bits(routing.weights(), known_of(model, tokens)[1])
 
 
 # ---- Off
