@@ -212,12 +212,11 @@ extern "C" {
  * Version
  * ============================================================================================== */
 
-/* The version of this header. With DEV 1 it is 1.0.0-dev: what becomes 1.0.0, and may change until
- * then. */
+/* The version of this header. docs/compatibility.md says what stays as it is within a major
+ * version. */
 #define ROUTECAP_VERSION_MAJOR 1
 #define ROUTECAP_VERSION_MINOR 0
 #define ROUTECAP_VERSION_PATCH 0
-#define ROUTECAP_VERSION_DEV 1
 
 /**
  * Return the version of the loaded library: major * 10000 + minor * 100 + patch. Never fails.

@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
 # Proves the ABI gate: breaks the ABI in copies, one way each, and expects the gate to fail every
-# time. An untouched copy must pass. usage: prove.sh SOURCE_DIR COMPILER
+# time. An untouched copy must pass, and so must what a later version may do.
+#
+#   prove.sh SOURCE_DIR COMPILER
+#   prove.sh --freeze VERSION SOURCE_DIR COMPILER    instead makes the folder of what VERSION promises
 set -u
+freeze=
+[ "${1:-}" != --freeze ] || { freeze=$2; shift 2; }
 source_dir=$1 compiler=$2
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -15,16 +20,21 @@ sed -n -E '/^#define ROUTECAP_FUNCTIONS/,/^$/s/^    X\((\w+)\).*/        ROUTECA
 cat "$source_dir"/src/api/*.cc | sed -e "/^ *ROUTECAP_FUNCTIONS(ROUTECAP_ENTRY)/{r $work/entries" -e 'd}' > "$work/whole/$code"
 cp "$source_dir/$map" "$work/whole/src"
 
+gate=$here/check.sh
 # Only the entry points are compiled: what they call does not matter to the ABI.
 gate() {
-    "$compiler" -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 \
+    "$compiler" -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -DROUTECAP_EXPERIMENTAL -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 \
         -Wl,--version-script="$work/$map" -I"$work/include" -I"$work/src" -I"$source_dir/src" -I"$source_dir" \
         "$work/$code" -o "$work/libroutecap.so" ||
         { echo "abi: this break does not compile: $1"; exit 2; }
-    # What the sources as they are promise. exported-interfaces-only limits it to what can be reached
-    # from exported functions; it hides nothing of that.
-    [ -e "$work/dump" ] || abidw --exported-interfaces-only --no-comp-dir-path --short-locs "$work/libroutecap.so" > "$work/dump"
-    bash "$here/check.sh" "$work/libroutecap.so" "$work/include" cc "$work/dump" > "$work/log" 2>&1
+    if [ -n "$freeze" ]; then
+        mkdir -p "$here/$freeze" && cp "$here"/{symbols,layout}.txt "$here/$freeze" &&
+            # exported-interfaces-only limits it to what can be reached from exported functions; it
+            # hides nothing of that.
+            abidw --exported-interfaces-only --no-comp-dir-path --no-corpus-path --short-locs "$work/libroutecap.so" | gzip -9n > "$here/$freeze/types.abi.gz"
+        exit
+    fi
+    bash "$gate" "$work/libroutecap.so" "$work/include" cc --types > "$work/log" 2>&1
 }
 
 broken=0 missed=0
@@ -85,10 +95,34 @@ breaks "a parameter no longer const" $header 's/(routecap_routing_poll\()const r
     $code 's/(routecap_routing_poll\()const routecap_routing \*/\1routecap_routing */'
 breaks "a return type widened" $header 's/uint32_t (routecap_version\(void\))/uint64_t \1/' $header 's/uint32_t \(\*version\)/uint64_t (*version)/' \
     $code 's/uint32_t (routecap_version\(void\))/uint64_t \1/'
-breaks "an entry of the table moved" $header '/^    ROUTECAP_NODISCARD routecap_status \(\*step_begin\)/{h;d};/^    ROUTECAP_NODISCARD routecap_status \(\*step_snapshot\)/{G}' \
-    $code '/^        ROUTECAP_ENTRY\(step_begin\)/{h;d};/^        ROUTECAP_ENTRY\(step_snapshot\)/{G}'
+breaks "an entry of the table moved" $header '/^    ROUTECAP_NODISCARD routecap_status \(\*step_discard\)/{h;d};/^    ROUTECAP_NODISCARD routecap_status \(\*capturer_progress\)/{G}' \
+    $code '/^        ROUTECAP_ENTRY\(step_discard\)/{h;d};/^        ROUTECAP_ENTRY\(capturer_progress\)/{G}'
 breaks "a version node renamed" $map 's/^ROUTECAP_1\.0 /ROUTECAP_1.1 /'
 breaks "a function left out of the version node" $map '/^    routecap_step_begin;/d'
 
-echo "abi: $((broken - missed)) of $broken deliberate breaks were caught"
+# What a later version may do. layout.txt and symbols.txt, which have every line, say what is new; the
+# folders of versions pass.
+gate=$work/promised.sh
+sed -e "s|^here=.*|here=$here|" -e '/^diff -u/d; /^so .*layout.txt" ==/d; /^missing=/d; /missing" \]/d' "$here/check.sh" > "$gate"
+allowed=0
+allows() {
+    local before=$missed
+    breaks "$@" > /dev/null
+    broken=$((broken - 1)) allowed=$((allowed + 1))
+    [ "$missed" = $((before + 1)) ] || { cat "$work/log"; echo "abi: the gate refuses: $1"; exit 1; }
+    missed=$before
+}
+# suppressions NAME: what grown.ini has of a struct that grew.
+suppressions() { printf '[suppress_type]\n  name = %s\n  type_kind = struct\n  has_data_member_inserted_at = end\n' "$1"; }
+suppressions routecap_config > "$work/grown.ini"
+ROUTECAP_GROWN=$work/grown.ini allows "a field appended" $header 's/^} routecap_config;$/    uint64_t added;\n&/'
+allows "a status added" $header 's/^#define ROUTECAP_ERR_CAPACITY .*/&\n#define ROUTECAP_ERR_ADDED (-119)/'
+allows "a function added" $header 's/^ROUTECAP_API uint32_t routecap_version\(void\);/&\nROUTECAP_API uint32_t routecap_added(void);/' \
+    $code 's/^uint32_t routecap_version\(void\)/uint32_t routecap_added(void) { return 1; }\n&/' $map 's/^    routecap_version;/    routecap_added;\n&/'
+for change in "a field inserted:s/^    uint32_t max_requests;/    uint64_t added;\n&/" "a constant removed:/^#define ROUTECAP_PIECE_TAIL /d" \
+    "a field of another type of the same size:s/^    int32_t device; +/    uint32_t device;/"; do
+    breaks "${change%%:*}, by what the version promised" $header "${change#*:}"
+done
+
+echo "abi: $allowed additions pass, and $((broken - missed)) of $broken deliberate breaks were caught"
 [ "$missed" = 0 ]

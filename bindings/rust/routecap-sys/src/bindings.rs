@@ -1,8 +1,7 @@
-// Of headers with the SHA-256 3888f5153f2fe658183bf22bac5a4e99a9cde877f5bf1f66a3f34cab60699fd9
+// Of headers with the SHA-256 d3f158728126468ed287a910cabb84483ed359fabfaeec33dfd013acf3682b2c
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
-pub const ROUTECAP_VERSION_DEV: u32 = 1;
 pub const ROUTECAP_OK: i32 = 0;
 pub const ROUTECAP_INCOMPLETE: i32 = 1;
 pub const ROUTECAP_LOST: i32 = 2;
