@@ -1,8 +1,6 @@
 // Numbers of 64 bits that functions take beside positions and counts of rows, as types of their own:
-// none can stand where another is meant. They have an order, and nothing is computed of them. Where
-// callers see them, and where they lie in memory that callers see, they are plain.
-//
-// Positions and counts are plain everywhere: nearly every line adds one to the other.
+// none can stand where another is meant. They have an order, and nothing is computed of them. What
+// callers see is plain, and so are positions and counts: nearly every line adds one to the other.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,6 @@ public:
     uint64_t filing_ended() const { return ended_.load(std::memory_order_relaxed); }
 
 private:
-    // One thread at a time, as it has the mutex.
     static void lower(std::atomic<uint64_t> &number, uint64_t end) {
         if (end < number.load(std::memory_order_relaxed))
             number.store(end, std::memory_order_relaxed);
@@ -53,7 +52,6 @@ public:
     // One past the highest position of a row whose position the host did not know at issue, because
     // the device had it or the row was a draft.
     uint64_t engine_placed() const { return placed_.load(std::memory_order_relaxed); }
-    // How many operations on the request were applied.
     uint64_t engine_applied() const { return applied_.load(std::memory_order_acquire); }
     void engine_prefetches() const { __builtin_prefetch(&applied_); }
 
