@@ -1,4 +1,4 @@
-// Numbers of 64 bits that functions take beside positions and counts of rows, as types of their own:
+// Numbers of 64 bits that functions take beside positions and counts, as types of their own:
 // none can stand where another is meant. They have an order, and nothing is computed of them. What
 // callers see is plain, and so are positions and counts: nearly every line adds one to the other.
 #pragma once

@@ -1,6 +1,6 @@
-// What calls on a request do to each other. A later change makes this table larger. The fuzz targets'
-// model has each line but the last two, of which tests/api/budget.cc counts every byte. Each is
-// broken in tests/fuzz/prove.sh or tests/planted.sh.
+// What calls on a request do to each other. A later change makes this table larger. The model of
+// the fuzz targets has each line but the last two, of which tests/api/budget.cc counts every byte.
+// Each is broken in tests/fuzz/prove.sh or tests/planted.sh.
 //
 // An operation takes effect, for callers, when it is called. Here it is applied: in the order of
 // the log, once the request's steps before it were filed (Request::after). Of another request it

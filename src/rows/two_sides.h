@@ -5,20 +5,20 @@
 // without it, too. The filing side is whoever files, with the filing lock. A function's name begins
 // with the side that may call it.
 //
-//   number              the engine's side                    the filing side
-//   ------------------  -----------------------------------  --------------------------------------
-//   SpanCut::cut        lowers it; reads what is in flight   reads it once, when the span has landed
-//   SpanCut::ended      lowers it                            reads it once, when the span has landed
-//   Progress::placed    reads it: the length                 raises it; a truncate lowers it
-//   Progress::applied   reads it: what still waits           adds one, after all else of an operation
+//   number             the engine's side                   the filing side
+//   -----------------  ----------------------------------  -----------------------------------
+//   SpanCut::cut       lowers it; reads what is in flight  reads it once a span has landed
+//   SpanCut::ended     lowers it                           reads it once a span has landed
+//   Progress::placed   reads it: the length                raises it; a truncate lowers it
+//   Progress::applied  reads it: what still waits          adds one, last, for each operation
 //
 // Only `applied` orders what is read after it. The others are relaxed:
 //
 // - A cut that the filing side does not see yet comes later in the log, as a truncate, finish or
 //   close. That removes the rows that were filed meanwhile.
 // - The engine's side reads `placed` after `applied`, or after Steps::in_flight(), which acquires
-//   too: so it sees what the operations placed that are applied, and the steps that were filed. What
-//   the others may still place is in its own notes (Request::length_now).
+//   too: so it sees what applied operations and filed steps placed. What the others may still place
+//   is in its own notes (Request::length_now).
 #pragma once
 
 #include <atomic>
