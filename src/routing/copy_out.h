@@ -1,4 +1,4 @@
-// Writing a routing's ids, or their weights, into the caller's memory: dtype, layout, fill and mask.
+// Writing a routing's ids or weights into the caller's memory: dtype, layout, fill and mask.
 #pragma once
 
 #include <cstddef>

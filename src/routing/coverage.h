@@ -25,7 +25,7 @@ void for_all_rows(uint64_t first, uint64_t end, std::span<const Segment> segment
     absent_until(end);
 }
 
-// Where the blocks of missing cells are written: the first `capacity` of them, of `size` bytes each.
+// Where blocks of missing cells are written: the first `capacity` of them, of `size` bytes each.
 struct MissingBlocks {
     routecap_missing *missing = nullptr;
     size_t size = 0, capacity = 0;
