@@ -205,15 +205,15 @@ def main():
         return got
 
     def weigh(name, got, same, want):
-        """The weights of cells that have the teacher's experts. In transformers too, those of a
-        beginning differ by up to 3e-4 of a weight from those of the whole."""
+        """The weights of cells that have the teacher's experts. Other chunks, other last digits: the
+        layers make of 1e-5 of a weight up to 4e-3."""
         found = np.take_along_axis(got.weights(), np.argsort(got.ids(), -1), -1)
-        near = np.isclose(found, want, rtol=2e-2 if options.gpu else 2e-3).all(2)
+        near = np.isclose(found, want, rtol=2e-2).all(2)
         if not near[same].all():
             print("weights of", name, "differ:", np.argwhere(same & ~near).tolist()[:8])
         counts["cells with the teacher's weights"] += int((same & near).sum())
         counts["WRONG weights"] += int((same & ~near).sum())
-        shifted = np.isclose(found[1:], want[:-1], rtol=2e-3).all(2)
+        shifted = np.isclose(found[1:], want[:-1], rtol=2e-2).all(2)
         counts["weights shifted by one, near"] += int(shifted.sum())
 
     def finds_a_wait():
