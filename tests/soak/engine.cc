@@ -60,9 +60,9 @@ std::string Shape::text() const {
     char text[240];
     std::snprintf(
         text, sizeof text,
-        "%u layers, k %u%s, %u experts, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s%s",
-        layers, k, fewer ? " or fewer" : "", experts, rows, slots, dtype, tap, policy, ull(pages),
-        attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "",
+        "%u layers, k %u%s, %u experts, weights %d, %u rows, %u slots, dtype %d, tap %d, policy %d, %llu pages%s, %u sequences%s%s",
+        layers, k, fewer ? " or fewer" : "", experts, weights, rows, slots, dtype, tap, policy,
+        ull(pages), attaches ? "" : " without prefixes", sequences, may_lose ? ", may lose" : "",
         store ? ", a store" : "");
     return text;
 }
@@ -81,7 +81,7 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
     std::vector<int32_t> map;
     std::vector<uint32_t> most, least, visit;
     model_shape_ = std::make_shared<model::Shape>();
-    model_shape_->k = shape.k;
+    model_shape_->k = shape.k, model_shape_->weights = config.weights_dtype = shape.weights;
     for (uint32_t l = 0; l < shape.layers; l++) {
         map.push_back(static_cast<int32_t>(shape.fewer ? l / 2 : l));
         visit.push_back(shape.fewer ? l % 2 : 0);
@@ -102,16 +102,17 @@ Engine::Engine(const Shape &shape, uint64_t seed, bool graphs, Totals &totals)
     if (shape.store) create_store(config);
     ids_ = static_cast<unsigned char *>(
         device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 8));
+    weights_ = static_cast<unsigned char *>(
+        device_.allocate(size_t{shape.layers} * shape.rows * shape.k * 4));
     live_ = static_cast<int32_t *>(device_.allocate(sizeof *live_));
     positions_ = static_cast<int64_t *>(device_.allocate(shape.rows * sizeof *positions_));
     for (uint32_t l = 0; shape.tap == 3 && l < shape.layers; l += shape.fewer ? 1 : shape.layers) {
-        const routecap_sink sink{sizeof sink,
-                                 ROUTECAP_DTYPE_I32,
-                                 ids_ + size_t{l} * shape.rows * shape.k * 4,
-                                 shape.rows,
-                                 shape.most(l),
-                                 shape.k,
-                                 0};
+        routecap_sink sink{};
+        sink.struct_size = sizeof sink, sink.dtype = ROUTECAP_DTYPE_I32;
+        const size_t at = size_t{l} * shape.rows * shape.k;
+        sink.ids = ids_ + at * 4, sink.rows = shape.rows, sink.k = shape.most(l);
+        sink.row_stride = shape.k, sink.weights_dtype = shape.weights;
+        if (shape.weights != 0) sink.weights = weights_ + at * model::element_bytes(shape.weights);
         SAME_STATUS(ROUTECAP_OK,
                     routecap_sink_bind(capturer_, l, shape.fewer ? 1 : shape.layers, &sink));
     }
@@ -573,13 +574,32 @@ std::vector<int64_t> Engine::in_view(uint64_t token, uint32_t layer, bool drift)
     return ids;
 }
 
+// The bits of the weights that a router gives its experts; once in a while one is no number.
+std::vector<uint32_t> Engine::weigh(uint64_t token, uint32_t layer, bool drift) {
+    const bool f32 = shape_.weights == ROUTECAP_DTYPE_F32,
+               f16 = shape_.weights == ROUTECAP_DTYPE_F16;
+    const uint32_t one = f32   ? 0x3f800000
+                         : f16 ? 0x3c00
+                               : 0x3f80,
+                   digits = f32   ? 0x7fffff
+                            : f16 ? 0x3ff
+                                  : 0x7f;
+    std::vector<uint32_t> bits;
+    for (uint32_t c = 0; c < shape_.most(layer); c++)
+        bits.push_back(one | (static_cast<uint32_t>(mix(token + layer * 31 + c + drift)) & digits));
+    if (fault(2)) bits[below(bits.size())] = f32 ? 0x7fc00001 : f16 ? 0x7e01 : 0x7fc1;
+    return bits;
+}
+
 // What the routers of a pass compute, on the device; and what the snapshot should hold of it.
 std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, uint32_t silent) {
     const uint32_t k = shape_.k;
     const int32_t dtype = shape_.tap == 3 ? ROUTECAP_DTYPE_I32 : shape_.dtype;
     const size_t size = model::element_bytes(dtype), live = batch.rows.size();
     const uint32_t stride = shape_.tap == 3 ? shape_.rows : rows;
+    const size_t weight = shape_.weights != 0 ? model::element_bytes(shape_.weights) : 0;
     written_.resize(size_t{shape_.layers} * stride * k * size);
+    written_weights_.resize(size_t{shape_.layers} * stride * k * weight);
     std::vector<model::RowPtr> taken;
     for (size_t r = 0; r < live; r++) {
         auto row = model::empty_row(*model_shape_, ROUTECAP_MISSING_UNWRITTEN);
@@ -607,6 +627,18 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
                                               : model::kUnused;
             }
             const size_t columns = shape_.tap == 2 ? ids.size() : k;  // of the sink's own row
+            if (weight != 0) {
+                const std::vector<uint32_t> bits =
+                    weigh(batch.rows[r].token, l, batch.rows[r].drift);
+                if (l != silent && row->valid(l)) {
+                    const auto used = ids.size() - static_cast<size_t>(std::count(
+                                                       ids.begin(), ids.end(), ROUTECAP_NO_EXPERT));
+                    if (auto kept = model_shape_->weigh(used, &bits)) row->weights[l] = *kept;
+                }
+                unsigned char *at = written_weights_.data() + size_t{l} * stride * k * weight +
+                                    r * columns * weight;
+                for (const uint32_t each : bits) std::memcpy(at, &each, weight), at += weight;
+            }
             unsigned char *to =
                 written_.data() + size_t{l} * stride * k * size + r * columns * size;
             for (uint32_t c = 0; c < ids.size(); c++, to += size) {
@@ -623,7 +655,10 @@ std::vector<model::RowPtr> Engine::write_ids(const Batch &batch, uint32_t rows, 
     }
     const auto count = static_cast<int32_t>(live);
     device_.write(live_, &count, sizeof count);
-    if (shape_.tap < 2) device_.write(ids_, written_.data(), written_.size());
+    if (shape_.tap < 2) {
+        device_.write(ids_, written_.data(), written_.size());
+        if (weight != 0) device_.write(weights_, written_weights_.data(), written_weights_.size());
+    }
     if (batch.device_positions) {
         std::vector<int64_t> positions;
         for (const SinkRow &row : batch.rows) positions.push_back(row.position);
@@ -643,6 +678,10 @@ void Engine::record(uint32_t rows, uint32_t silent) {
     source.rows = rows;
     source.live_rows = live_;
     source.none = shape_.fewer ? static_cast<int32_t>(shape_.none()) : 0;
+    source.weights_dtype = shape_.weights;
+    const size_t weights_bytes = shape_.weights == 0 ? 0
+                                                     : layer_bytes / model::element_bytes(dtype) *
+                                                           model::element_bytes(shape_.weights);
     std::vector<routecap_layer_source> layers;
     for (uint32_t l = 0; l < shape_.layers; l++) {
         if (l == silent) continue;
@@ -653,15 +692,20 @@ void Engine::record(uint32_t rows, uint32_t silent) {
             const size_t bytes =
                 shape_.tap == 2 ? layer_bytes / shape_.k * shape_.most(l) : layer_bytes;
             device_.write(sink.ids, written_.data() + l * layer_bytes, bytes);
+            if (shape_.weights != 0)
+                device_.write(
+                    sink.weights, written_weights_.data() + l * weights_bytes,
+                    bytes / model::element_bytes(dtype) * model::element_bytes(shape_.weights));
             continue;
         }
-        layers.push_back({l, 0, ids_ + l * layer_bytes, nullptr});
-        source.ids = layers.back().ids;
+        const void *weights = shape_.weights != 0 ? weights_ + l * weights_bytes : nullptr;
+        layers.push_back({l, 0, ids_ + l * layer_bytes, nullptr, weights});
+        source.ids = layers.back().ids, source.weights = weights;
         if (shape_.tap == 0)
             SAME_STATUS(ROUTECAP_OK,
                         routecap_layer_record(capturer_, l, &source, device_.stream()));
     }
-    source.ids = nullptr;
+    source.ids = nullptr, source.weights = nullptr;
     if (shape_.tap == 1)
         SAME_STATUS(ROUTECAP_OK,
                     routecap_layers_record(capturer_, &source, layers.data(), sizeof layers[0],

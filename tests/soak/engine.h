@@ -41,6 +41,7 @@ struct Shape {
     uint32_t block_rows;
     // A k of each layer, fewer experts for some tokens, and a decoder that runs layers twice.
     bool fewer;
+    int32_t weights;  // their dtype; 0: none are captured
     uint32_t most(uint32_t layer) const { return fewer ? k - layer % std::min(k, 3u) : k; }
     uint32_t least(uint32_t layer) const { return fewer ? most(layer) / 2 : k; }
     // In memory that routers write.
@@ -159,6 +160,7 @@ private:
     void forward(Batch &batch);
     std::vector<int64_t> in_view(uint64_t token, uint32_t layer, bool drift) const;
     std::vector<model::RowPtr> write_ids(const Batch &batch, uint32_t rows, uint32_t silent);
+    std::vector<uint32_t> weigh(uint64_t token, uint32_t layer, bool drift);
     void pass(uint32_t rows, uint32_t silent, bool begins, bool snapshots);
     void record(uint32_t rows, uint32_t silent);
     void wait_for_slots(uint64_t step);
@@ -195,10 +197,10 @@ private:
 
     // Device memory that the routers write: ids [layers, rows, k], how many rows are live, and
     // positions by sink row.
-    unsigned char *ids_ = nullptr;
+    unsigned char *ids_ = nullptr, *weights_ = nullptr;  // both laid out alike
     int32_t *live_ = nullptr;
     int64_t *positions_ = nullptr;
-    std::vector<unsigned char> written_;  // the same ids on the host
+    std::vector<unsigned char> written_, written_weights_;  // the same on the host
     std::map<uint32_t, rig::Device::Graph> captured_;
 
     std::mutex mutex_;  // guards what follows

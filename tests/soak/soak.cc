@@ -57,6 +57,8 @@ soak::Shape shape_of(std::mt19937_64 &random) {
     shape.attaches = shape.pages == 0 || random() % 4 == 0;
     shape.may_lose = random() % 4 == 0;
     shape.fewer = random() % 3 == 0;
+    shape.weights = static_cast<int32_t>(
+        pick({0, 0, 0, ROUTECAP_DTYPE_F32, ROUTECAP_DTYPE_F16, ROUTECAP_DTYPE_BF16}));
     if (with_store == 0) return shape;
     shape.pages = 0;
     shape.may_lose = false;
