@@ -142,8 +142,8 @@ routecap_sink_layer(routecap_capturer *capturer, uint32_t layer, routecap_sink *
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
  *         small, a different k, layers with different layer_k, ids_bytes or weights_bytes);
  *         ROUTECAP_ERR_DTYPE (also if weights_dtype is not config.weights_dtype, is set without
- *         weights, or is 0 with them); ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
- *         ROUTECAP_ERR_DEVICE_LOST.
+ *         weights, or is 0 with them); ROUTECAP_ERR_STATE (the address is fixed);
+ *         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
  * @thread(forward)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status
@@ -505,7 +505,8 @@ routecap_layer_route(routecap_capturer *capturer, uint32_t layer, const routecap
  *                      read. NULL: the rows will not come, and the step is lost.
  * @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
  *         different k, a stride below k, ids_bytes or weights_bytes); ROUTECAP_ERR_DTYPE (as of
- *         routecap_sink_bind); in checked mode ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
+ *         routecap_sink_bind); in checked mode ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can
+ *         still arrive.
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status

@@ -764,7 +764,10 @@ def test_training_with_and_without_gradient_checkpointing(
     monkeypatch.setattr(
         routecap.Capturer,
         "record",
-        lambda self, layer, ids: (recorded.append(layer), record(self, layer, ids)),
+        lambda self, layer, ids, weights: (
+            recorded.append(layer),
+            record(self, layer, ids, weights=weights),
+        ),
     )
     monkeypatch.setattr(
         routecap.Capturer,

@@ -107,7 +107,7 @@ ABSENT = {
         "getattr(user, '__dict__', None)": "Python's own",
     },
     "_weights.py": {
-        "getattr(layer.module, 'router', None)": "a refusal that says so",
+        "getattr(module, 'router', None)": "a refusal that says so",
         "getattr(router, 'zero_expert_type', None)": "ZeroExpertRouter alone has it: in the table",
         "getattr(router, '_compute_routing', None)": "a refusal that says so; in the table",
         "getattr(state.queue, 'output', None)": "None has none; in the table",

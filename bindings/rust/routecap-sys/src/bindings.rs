@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 d3f158728126468ed287a910cabb84483ed359fabfaeec33dfd013acf3682b2c
+// Of headers with the SHA-256 f1fa2cd55c24b0647001b0a9dc90f6114bd9c553892255956102f2e37a66715e
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -1173,8 +1173,8 @@ unsafe extern "C" {
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_LAYER; ROUTECAP_ERR_SHAPE_MISMATCH (rows or strides too
     ///         small, a different k, layers with different layer_k, ids_bytes or weights_bytes);
     ///         ROUTECAP_ERR_DTYPE (also if weights_dtype is not config.weights_dtype, is set without
-    ///         weights, or is 0 with them); ROUTECAP_ERR_STATE (the address is fixed); ROUTECAP_ERR_DEVICE;
-    ///         ROUTECAP_ERR_DEVICE_LOST.
+    ///         weights, or is 0 with them); ROUTECAP_ERR_STATE (the address is fixed);
+    ///         ROUTECAP_ERR_DEVICE; ROUTECAP_ERR_DEVICE_LOST.
     pub fn routecap_sink_bind(
         capturer: *mut routecap_capturer,
         first_layer: u32,
@@ -1661,7 +1661,8 @@ unsafe extern "C" {
     ///                      read. NULL: the rows will not come, and the step is lost.
     /// @return ROUTECAP_OK; ROUTECAP_ERR_UNKNOWN_STEP (never issued); ROUTECAP_ERR_SHAPE_MISMATCH (a
     ///         different k, a stride below k, ids_bytes or weights_bytes); ROUTECAP_ERR_DTYPE (as of
-    ///         routecap_sink_bind); in checked mode ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can still arrive.
+    ///         routecap_sink_bind); in checked mode ROUTECAP_ERR_ROWS_NOT_BEGUN. On error the rows can
+    ///         still arrive.
     pub fn routecap_step_arrive(
         capturer: *mut routecap_capturer,
         step: routecap_step,

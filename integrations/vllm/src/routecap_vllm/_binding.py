@@ -146,8 +146,8 @@ def bind(
                 binding.layers[captured] = _tap(binding, layer, captured, cache, forward)
             else:
                 method = _of_layer(layer.module, *_QUANT)
-                taken = binding, layer, method, captured, cache, forward
-                binding.layers[captured] = _weights.tap(*taken)
+                taken = layer.name, layer.module, method, captured, cache.buffer, forward
+                binding.layers[captured] = _weights.tap(*taken, binding.set)
         _delimit(binding, model, cache, forward)
     except BaseException:
         binding.remove()

@@ -33,8 +33,6 @@ vllm.outputs
 if TYPE_CHECKING:
     import torch
 
-    from ._binding import Binding, Layer
-    from ._caches import _RoutedExpertsDeviceCache
     from ._forward import Forward
 
 
@@ -58,22 +56,27 @@ def memory_beside(buffer: torch.Tensor) -> torch.Tensor:
 
 
 def tap(
-    binding: Binding,
-    layer: Layer,
+    name: str,
+    module: object,
     quant_method: Any,
     captured: int,
-    cache: _RoutedExpertsDeviceCache,
+    buffer: torch.Tensor,
     forward: Forward,
+    set_on: Callable[[object, str, object], None],
 ) -> str:
-    """Record what the layer's router returns, (weights, ids, ...), where it returns it.
+    """Record what the router of a layer's module returns, (weights, ids, ...), where it returns it.
+
+    Args:
+        buffer: The capturer's, which names it to graphs.
+        set_on: Sets an attribute of the router.
 
     Raises:
         ValueError: Nothing gives the layer's weights.
     """
-    router: Any = getattr(layer.module, "router", None)
-    if why := _why_not(layer.module, router, quant_method):
+    router: Any = getattr(module, "router", None)
+    if why := _why_not(module, router, quant_method):
         raise ValueError(
-            f"ROUTECAP_VLLM_WEIGHTS is set, and the weights of {layer.name} cannot be had: {why}."
+            f"ROUTECAP_VLLM_WEIGHTS is set, and the weights of {name} cannot be had: {why}."
             " Unset it to capture ids alone"
         )
     compute: Callable[..., Any] = router._compute_routing
@@ -84,12 +87,12 @@ def tap(
         result = compute(*args, **kwargs)
         weights, ids = result[0], result[1]
         if torch.compiler.is_compiling():
-            torch.ops.routecap.capture_weights(cache.buffer, ids, weights, captured)
+            torch.ops.routecap.capture_weights(buffer, ids, weights, captured)
         else:
             forward.route(captured, ids, weights=weights)
         return result
 
-    binding.set(router, "_compute_routing", compute_and_record)
+    set_on(router, "_compute_routing", compute_and_record)
     return "weights"
 
 
