@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 class Forward:
     """Everything here may be captured into a CUDA graph. By one thread at a time.
 
-    Where a pass is eager, or one graph, nothing is launched for a layer: all ids are recorded at
+    Where a pass is eager, or one graph, nothing is launched for a layer: all is recorded at
     once behind the last router. In one graph that launch is the whole step. A pass in which graphs
     begin or end begins its step at its start, and a graph of a part of the model, which begins and
-    ends elsewhere, records each layer where it is. So does each pass whose weights are kept.
+    ends elsewhere, records each layer where it is.
     """
 
     def __init__(
