@@ -25,12 +25,16 @@ def sources(none: int) -> dict[int, torch.Tensor]:
     return {layer: ids[:, layer, :k].contiguous() for layer, k in enumerate(RULES["layer_k"])}
 
 
-def rows_of(capturer: routecap.Capturer) -> Any:
+def routing_of(capturer: routecap.Capturer, rows: int) -> routecap.Routing:
     request = capturer.open()
-    capturer.issue(routecap.spans(1, request=int(request), rows=3)).wait()
+    capturer.issue(routecap.spans(1, request=int(request), rows=rows)).wait()
     routing = request.finish()
     routing.wait()
-    return routing.ids()
+    return routing
+
+
+def rows_of(capturer: routecap.Capturer) -> Any:
+    return routing_of(capturer, 3).ids()
 
 
 @pytest.mark.parametrize("none", [-1, 8])
@@ -121,10 +125,7 @@ def test_weights_are_held_with_their_ids_and_are_the_whole_step() -> None:
             held.end_step(held.settle(ROWS if at_once else -1), lambda: None)
             assert at_once == (turn > 0)
             assert held.recorded == (LAYERS if at_once else 0)
-            request = capturer.open()
-            capturer.issue(routecap.spans(1, request=int(request), rows=ROWS)).wait()
-            routing = request.finish()
-            routing.wait()
+            routing = routing_of(capturer, ROWS)
             assert (routing.ids() == np.stack(ids, 1)).all()
             assert (routing.weights() == expected).all()
 
@@ -148,10 +149,7 @@ def test_a_model_that_writes_over_weights_has_each_layer_recorded(
             if spoilt:
                 weights[1].mul_(2)
             held.end_step(held.settle(), lambda: None)
-            request = capturer.open()
-            capturer.issue(routecap.spans(1, request=int(request), rows=ROWS)).wait()
-            routing = request.finish()
-            routing.wait()
+            routing = routing_of(capturer, ROWS)
             valid = (routing.ids() >= 0).all(2)
             assert valid[:, 1].all() == (not spoilt or turn == 0) and valid[:, (0, 2)].all()
             assert (routing.weights()[valid] == expected[valid]).all()
