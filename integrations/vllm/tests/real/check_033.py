@@ -216,8 +216,13 @@ counts = +counts
 for what, count in sorted(counts.items()):
     print(f"{count:9d}  {what}")
 wrong = any("WRONG" in what for what in counts)
-few = counts["right, computed"] < 1000 or not counts["right, hit"]
-few |= options.preempt and not sum(len(each) > 1 for each in lives.values())
-few |= options.weights and oracle.version < 5
-print("FAILED" if wrong or few or odd else "PASSED")
-raise SystemExit(bool(wrong or few or odd))
+short = {
+    "rows that were computed": counts["right, computed"] < 1000,
+    "hits": not counts["right, hit"],
+    "preempted requests": options.preempt and not any(len(each) > 1 for each in lives.values()),
+    "versions of the weights": options.weights and oracle.version < 5,
+}
+few = [f"too few {what}" for what, it_is in short.items() if it_is]
+failed = ["a line that says WRONG"] * wrong + ["what is odd"] * bool(odd) + few
+print(f"FAILED: {', '.join(failed)}" if failed else "PASSED")
+raise SystemExit(bool(failed))

@@ -2,7 +2,8 @@
 
 It shares no code with routecap, and knows nothing of the order of the batch, of counters or of
 hashes: a row is a request's where the request's block is, and a request that takes a block from the
-prefix cache has what was last computed into it.
+prefix cache has what was last computed into it. With async scheduling the scheduler counts drafts as
+computed whose fate it does not know: a request's rows may then lie before those that it told.
 """
 
 import collections
@@ -36,6 +37,7 @@ class Oracle:
         self.block, self.version = block, 0
         self.lives, self.odd = collections.defaultdict(list), collections.Counter()
         self._buffers, self._layers, self._tables, self._slots = [], {}, {}, {}
+        self._drafts = {}  # of the last step, {request: how many}
         self._told = self._batch = None
         wanted = router_weights.WANTED
         self._watched = router_weights.Watched(self._layers, rows) if wanted else None
@@ -90,10 +92,14 @@ class Oracle:
             self._tables[name] = blocks
             self.lives[name].append({})
         if step.total_num_scheduled_tokens:
-            self._told = dict(step.num_scheduled_tokens), computed, list(begins)
+            known = {name: each - self._drafts.get(name, 0) for name, each in computed.items()}
+            known |= {name: computed[name] for name in begins}
+            self._told = dict(step.num_scheduled_tokens), computed, known, list(begins)
+            drafts = step.scheduled_spec_decode_tokens
+            self._drafts = {name: len(each) for name, each in drafts.items()}
 
     def _computed(self):
-        (counts, computed, begins), (slots, positions) = self._told, self._batch
+        (counts, computed, known, begins), (slots, positions) = self._told, self._batch
         self._told = self._batch = None
         owners = collections.defaultdict(list)
         for name in counts:
@@ -106,12 +112,13 @@ class Oracle:
             ids = self._watched.beside(ids)
         self.odd["rows that the scheduler did not count"] += abs(len(slots) - sum(counts.values()))
         for slot, position, row in zip(slots.tolist(), positions.tolist(), ids, strict=True):
-            found = [
+            here = [
                 name
                 for name, first in owners[slot // self.block]
                 if first + slot % self.block == position
-                and computed[name] <= position < computed[name] + counts[name]
+                and known[name] <= position < computed[name] + counts[name]
             ]
+            found = [name for name in here if computed[name] <= position] or here
             if len(found) != 1:
                 self.odd[f"rows of {len(found)} owners"] += 1
                 continue
