@@ -14,6 +14,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 targets=(serialized operations wire sequence)
+model=(model reader sequence_model check)
 seconds=6 workers=1 json= update=0 prebuilt= build_only= only=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -42,12 +43,13 @@ build() {
         -DROUTECAP_SANITIZE=fuzzer-no-link,address,undefined > "$build/fuzz/configure.log" ||
         { cat "$build/fuzz/configure.log"; exit 1; }
     cmake --build "$build/fuzz/library" -j "$(nproc)" > "$build/fuzz/build.log" || { cat "$build/fuzz/build.log"; exit 1; }
-    for source in model check ../support/device "${targets[@]}"; do
+    for source in "${model[@]}" ../support/device "${targets[@]}"; do
         echo "clang++-14 ${flags[*]} -fsanitize=fuzzer-no-link,address,undefined -Iinclude -Itests/support -c tests/fuzz/$source.cc" \
             "-o '$to/objects/$(basename "$source").o'"
     done | xargs -d '\n' -P "$(nproc)" -n 1 bash -c
+    local objects=("${model[@]/#/$to/objects/}" "$to/objects/device")
     for target in "${targets[@]}"; do
-        clang++-14 -fsanitize=fuzzer,address,undefined -static-libstdc++ -static-libgcc "$to/objects/"{model,check,device,"$target"}.o \
+        clang++-14 -fsanitize=fuzzer,address,undefined -static-libstdc++ -static-libgcc "${objects[@]/%/.o}" "$to/objects/$target.o" \
             "$build/fuzz/library/libroutecap.a" -o "$to/fuzz_$target"
     done
     rm -r "$to/objects"
