@@ -43,6 +43,18 @@ assert ids.shape == (BATCH, LENGTH, K) and replay.report().replayed == len(rows)
 assert torch.equal(ids.to_local().reshape(-1, K), rows)
 expected = whole.to_local().reshape(-1, EXPERTS).gather(1, rows)
 assert torch.allclose(scores.to_local().reshape(-1, K), expected)
+weights = torch.rand(rows.shape)
+weights[1] = torch.nan
+with attach(model) as replay, replay({4: rows}, weights={4: weights}):
+    given, ids, whole = model(hidden)
+assert isinstance(given, DTensor) and given.placements == (Shard(1),) and given.shape == ids.shape
+wanted = torch.where(weights.isnan(), expected, weights)
+assert torch.allclose(given.to_local().reshape(-1, K), wanted)
+given.to_local().sum().backward()
+gradient = router.gate.weight.grad.to_local()
+router.zero_grad()
+(mine.reshape(-1, WIDTH)[1] @ router.gate.weight.to_local().T).sigmoid()[rows[1]].sum().backward()
+assert gradient.any() and torch.allclose(gradient, router.gate.weight.grad.to_local(), atol=1e-6)
 with attach(model) as replay, replay.record() as own:
     _, live, _ = model(hidden)
 assert torch.equal(own.rows(0)[4].long(), live.to_local().reshape(-1, K))

@@ -63,6 +63,8 @@ class MicroBatch:
             )
             for layer in range(1, layers)
         }
+        drawn = torch.rand(layers, LENGTH, K, generator=generator) + 0.5
+        self.weights = {layer: drawn[layer] for layer in self.rows}
 
     def captured(self, layers: int) -> torch.Tensor:
         """The rows as engines capture them: [LENGTH - 1, layers, k], zeros in the dense layer."""
@@ -83,6 +85,12 @@ class MicroBatch:
 def experts_of(rows: torch.Tensor) -> torch.Tensor:
     """[T, experts] which of them a routing map has to have."""
     return torch.zeros(len(rows), EXPERTS, dtype=torch.bool).scatter(1, rows.long(), True)
+
+
+def weighed(batch: MicroBatch, layer: int) -> torch.Tensor:
+    """[T, experts] the probabilities that a router has to put out."""
+    ids = batch.rows[layer].long()
+    return torch.zeros(len(ids), EXPERTS).scatter(1, ids, batch.weights[layer])
 
 
 def on_two_ranks(store: Path, *by: str) -> None:
@@ -123,8 +131,14 @@ class Seen:
 
     def maps(self, again: bool = False) -> dict[int, list[torch.Tensor]]:
         """By layer, the maps of each pass."""
-        found: dict[int, list[torch.Tensor]] = {}
-        for layer, ran_again, _, chosen in self.calls:
-            if ran_again == again:
-                found.setdefault(layer, []).append(chosen)
+        return self._of(again, 3)
+
+    def probabilities(self, again: bool = False) -> dict[int, list[torch.Tensor]]:
+        return self._of(again, 2)
+
+    def _of(self, again: bool, column: int) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {}
+        for call in self.calls:
+            if call[1] == again:
+                found.setdefault(call[0], []).append(call[column])
         return found

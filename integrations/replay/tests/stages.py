@@ -29,7 +29,7 @@ megatron_on_cpu.start(
 
 import routecap_replay.megatron
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from small import LENGTH, MicroBatch, Seen, config_of, experts_of, model_of
+from small import LENGTH, MicroBatch, Seen, config_of, experts_of, model_of, weighed
 
 LAYERS, BATCHES = 8, 4
 by_verl = {}
@@ -53,7 +53,7 @@ def forward_step(iterator, model):
         with replayed(utils, model, config, [batch.tokens[0]], [batch.captured(LAYERS)]):
             output = batch.through(model)
     else:
-        with replay(batch.rows):
+        with replay(batch.rows, weights=batch.weights):
             output = batch.through(model)
     return output, lambda losses: (losses.mean(), {})
 
@@ -73,6 +73,11 @@ for again in (False, True):
         assert len(chosen) == BATCHES
         for each, batch in zip(chosen, batches):
             assert torch.equal(each[:known], experts_of(batch.rows[layer][:known])), (layer, again)
+if replay is not None:
+    for again in (False, True):
+        for layer, given in seen.probabilities(again).items():
+            for each, batch in zip(given, batches, strict=True):
+                assert torch.equal(each, weighed(batch, layer)), (layer, again)
 if recorded is not None:
     assert len(recorded) == BATCHES
     for number, batch in enumerate(batches):

@@ -132,14 +132,84 @@ def test_rows_are_forced_by_layer_with_live_weights(enabled, scores):
             .amax(1)[rows[layer].long().unique()]
             .all()
         )
-    logits, ids = inputs[1] @ model.layers["1"].mlp.gate.weight.float().T, rows[1].long()
-    expected = logits.gather(1, ids).softmax(-1)
-    if "softmax_before_topk" in scores:
-        expected = logits.softmax(-1).gather(1, ids)
-    elif "score_func" in scores:
-        expected = torch.nn.functional.normalize(logits.sigmoid().gather(1, ids), p=1, dim=-1)
+    expected = weighed(model.layers["1"].mlp.gate, inputs[1], rows[1], scores)
     assert torch.allclose(seen[1][1][0], expected, atol=1e-6)
     assert report.replayed == 3 * TOKENS
+
+
+def weighed(gate, hidden, rows, scores):
+    """What a gate of these settings puts out beside the experts of each row."""
+    logits, ids = hidden @ gate.weight.float().T, rows.long()
+    scale = scores.get("route_scale", 1)
+    if "softmax_before_topk" in scores:
+        return logits.softmax(-1).gather(1, ids) * scale
+    if "score_func" in scores:
+        return torch.nn.functional.normalize(logits.sigmoid().gather(1, ids), p=1, dim=-1) * scale
+    return logits.gather(1, ids).softmax(-1) * scale
+
+
+SCALED = {"score_func": "sigmoid", "norm_topk_prob": True, "route_scale": 2.5}
+
+
+@pytest.mark.parametrize("scores", [{}, SCALED], ids=["softmax", "normed and scaled"])
+def test_weights_of_other_gates_give_their_output_bit_for_bit(scores):
+    """They are put behind what the gate does: it would norm and scale them once more."""
+    engine, model = Model(**scores), Model(**scores)
+    seen, hidden = chosen(engine), torch.randn(TOKENS, WIDTH)
+    with torch.no_grad():
+        expected = engine(hidden)
+    rows = {layer: ids for layer, [(_, ids)] in seen.items()}
+    weights = {layer: each for layer, [(each, _)] in seen.items()}
+    for layer in "123":
+        model.layers[layer].mlp.gate.weight.data.normal_()
+    with attach(model) as replay, torch.no_grad():
+        with replay(rows):
+            assert not torch.equal(model(hidden), expected)
+        with replay(rows, weights=weights):
+            assert torch.equal(model(hidden), expected)
+        assert replay.report().unweighted == 0
+
+
+def weights_of(seed, missing=()):
+    """Of rows_of; without those of some rows."""
+    drawn = torch.rand(4, TOKENS, K, generator=torch.Generator().manual_seed(seed)) + 0.5
+    drawn[:, list(missing), 1] = torch.nan
+    return dict(enumerate(drawn))
+
+
+@pytest.mark.parametrize("missing", [(), (0, 3, 4)], ids=["all weights", "some weights"])
+def test_through_weights_no_gradient_goes_to_the_gate(missing):
+    """Against autograd of a layer written by hand."""
+    model, rows, weights = Model(**SCALED), rows_of(1), weights_of(2, missing)
+    layer, inputs, outputs = model.layers["3"], [], []
+    layer.register_forward_hook(lambda module, args, output: inputs.append(args[0]))
+    layer.register_forward_hook(lambda module, args, output: outputs.append(output))
+    with attach(model) as replay:
+        with replay(rows, weights=weights):
+            model(torch.randn(TOKENS, WIDTH)).square().sum()
+            inputs[0].retain_grad()
+            target = torch.randn(TOKENS, WIDTH)
+            (outputs[0] * target).sum().backward()
+        report = replay.report()
+    found = [layer.mlp.gate.weight.grad.clone(), layer.experts.grad.clone(), inputs[0].grad]
+    model.zero_grad()
+    hidden = inputs[0].detach().requires_grad_()
+    own = weighed(layer.mlp.gate, hidden, rows[3], SCALED)
+    there = ~weights[3].isnan().any(-1, keepdim=True)
+    given = torch.where(there, weights[3], own)
+    each = layer.experts[rows[3].long()]
+    ((hidden + torch.einsum("tk,tkij,tj->ti", given, each, hidden)) * target).sum().backward()
+    for one, two in zip(found, [layer.mlp.gate.weight.grad, layer.experts.grad, hidden.grad]):
+        assert torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+    assert bool(found[0].any()) is bool(missing)
+    assert [each.unweighted for each in report.layers] == [len(missing)] * 3
+
+
+def test_a_loss_that_balances_the_load_still_teaches_a_gate_whose_weights_are_given():
+    model = Model(aux_loss_coeff=0.1)
+    with attach(model) as replay, replay(rows_of(1), weights=weights_of(2)):
+        model(torch.randn(TOKENS, WIDTH)).sum().backward()
+    assert all(model.layers[layer].mlp.gate.weight.grad.any() for layer in "123")
 
 
 def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order():
@@ -147,10 +217,11 @@ def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order():
     model, batches = Model(checkpointed=True), [rows_of(seed) for seed in range(3)]
     batches[1][2] = batches[1][2].to(torch.int16).index_fill(0, torch.arange(3), -1)
     hidden, seen = torch.randn(TOKENS, WIDTH, requires_grad=True), chosen(model)
+    weights = [weights_of(3, [1]), None, weights_of(4)]
     with attach(model) as replay:
         losses = []
-        for rows in batches:
-            with replay(rows):
+        for rows, of_rows in zip(batches, weights, strict=True):
+            with replay(rows, weights=of_rows):
                 losses.append(model(hidden).sum())
         for number in (2, 0, 1):
             losses[number].backward()
@@ -161,7 +232,9 @@ def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order():
             torch.equal(indices[3 + turn], indices[number]) for turn, number in enumerate((2, 0, 1))
         )
         assert torch.equal(indices[2], batches[2][layer].long())
-    assert report.lost == 3 and report.passes == 3
+        assert all(torch.equal(calls[i][0], weights[2][layer]) for i in (2, 3))
+        assert torch.equal(calls[5][0], calls[1][0])
+    assert report.unweighted == 3 and report.lost == 3 and report.passes == 3
 
 
 class Part(Model):
@@ -197,17 +270,17 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone):
     loss = lambda output, target: (output - target).square().mean()
     schedule = ScheduleInterleaved1F1B(stages, 4, loss_fn=loss)
     batches, hidden = [rows_of(seed) for seed in range(4)], torch.randn(4, TOKENS, WIDTH)
-    seen = {}
+    seen, weights = {}, [weights_of(seed) for seed in range(4)]
     for part in parts:
         for name, layer in part.layers.items():
             if name != "0":
                 layer.mlp.gate.register_forward_hook(
                     lambda gate, args, output, layer=int(name): seen.setdefault(layer, []).append(
-                        (torch._C._current_graph_task_id() != -1, output[1])
+                        (torch._C._current_graph_task_id() != -1, *output[:2])
                     )
                 )
     with attach(parts) as replay:
-        with replay.schedule(stages, batches):
+        with replay.schedule(stages, batches, weights=weights):
             schedule.step(hidden, target=torch.randn(4, TOKENS, WIDTH))
         report = replay.report()
         with pytest.raises(ReplayError, match="rows of 3 micro-batches, none of 3"):
@@ -219,10 +292,11 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone):
     assert report.passes == 8 and report.replayed == 4 * 3 * TOKENS
     for layer in (1, 2, 3):
         for backward in (False, True):
-            chosen = [ids for again, ids in seen[layer] if again == backward][:4]
+            chosen = [call[1:] for call in seen[layer] if call[0] == backward][:4]
             assert len(chosen) == 4
-            for ids, rows in zip(chosen, batches):
+            for (given, ids), rows, of_rows in zip(chosen, batches, weights):
                 assert torch.equal(ids, rows[layer].long())
+                assert torch.equal(given, of_rows[layer])
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -342,6 +416,14 @@ def test_what_automodel_renamed_is_named(monkeypatch):
     del model.layers
     with pytest.raises(ValueError, match=r"blocks\.1\.mlp\.gate is in none of a decoder's layers"):
         attach(model)
+
+
+def test_a_gate_that_puts_out_no_weight_of_each_expert_is_named(monkeypatch):
+    model, forward = Model(), Gate.forward
+    monkeypatch.setattr(Gate, "forward", lambda *args: forward(*args)[1::-1])
+    with attach(model) as replay, pytest.raises(ReplayError, match="does not put out a weight"):
+        with replay(rows_of(1), weights=weights_of(1)):
+            model(torch.randn(TOKENS, WIDTH))
 
 
 def test_a_gate_that_asks_another_method_does_not_pass_for_replayed(monkeypatch):

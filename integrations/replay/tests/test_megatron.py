@@ -23,6 +23,7 @@ from small import (
     experts_of,
     model_of,
     on_two_ranks,
+    weighed,
 )
 
 attach = routecap_replay.megatron.attach
@@ -124,6 +125,93 @@ def test_probabilities_are_the_live_scores_of_the_given_experts_and_have_gradien
     assert router.weight.grad.abs().amax(1)[ids.unique()].all()
 
 
+@pytest.mark.parametrize("scores", SCORES)
+def test_weights_of_other_routers_give_their_output_bit_for_bit(scores):
+    """They are put behind what the router does: it would norm and scale them once more."""
+    config, batch = config_of(**SCORES[scores]), MicroBatch(1)
+    engine, model = model_of(config), model_of(config)
+    seen = Seen(engine)
+    with torch.no_grad():
+        expected = batch.through(engine)
+    rows, weights = {}, {}
+    for layer, [probabilities] in seen.probabilities().items():
+        weights[layer], rows[layer] = probabilities.topk(K)
+    for layer in model.decoder.layers[1:]:
+        layer.mlp.router.weight.data.normal_()
+    with attach(model) as replay, torch.no_grad():
+        with replay(rows):
+            assert not torch.equal(batch.through(model), expected)
+        with replay(rows, weights=weights):
+            assert torch.equal(batch.through(model), expected)
+        assert replay.report().unweighted == 0
+
+
+@pytest.mark.parametrize("missing", [[], [0, 5, 6]], ids=["all weights", "some weights"])
+def test_through_weights_no_gradient_goes_to_the_router(missing):
+    """Against autograd of a router written by hand. A loss that balances the load goes on."""
+    scaled = config_of(**SCORES["sigmoid"])
+    model, batch = model_of(scaled), MicroBatch(1)
+    for each in batch.weights.values():
+        each[missing, 0] = torch.nan
+    router, inputs, given = model.decoder.layers[3].mlp.router, [], []
+
+    def keep(module, args, output):
+        inputs.append(args[0].detach())
+        output[0].requires_grad_().retain_grad()
+        given.append(output[0])
+
+    with attach(model) as replay:
+        router.register_forward_hook(keep)
+        with replay(batch.rows, weights=batch.weights):
+            batch.through(model).sum().backward()
+        report = replay.report()
+    found = router.weight.grad.clone()
+    model.zero_grad()
+    ids, weights = batch.rows[3].long(), batch.weights[3]
+    chosen = (inputs[0] @ router.weight.T).view(LENGTH, EXPERTS).sigmoid().gather(1, ids)
+    own = chosen / chosen.sum(-1, keepdim=True) * 2.5
+    there = ~weights.isnan().any(-1, keepdim=True)
+    expected = torch.zeros(LENGTH, EXPERTS).scatter(1, ids, torch.where(there, weights, own))
+    assert torch.allclose(given[0], expected, atol=1e-6)
+    expected.backward(given[0].grad)
+    assert torch.allclose(found, router.weight.grad, rtol=1e-4, atol=1e-6)
+    assert bool(found.any()) is bool(missing)
+    assert [layer.unweighted for layer in report.layers] == [len(missing)] * 3
+
+
+def test_ids_and_weights_of_a_plan_are_replayed_as_it_lays_them_out():
+    model, batch = model_of(config_of()), MicroBatch(1)
+    batch.weights[2][4] = torch.nan
+    of_rows = [
+        torch.stack([each[n][:-1] for n in (1, 2, 3)], 1) for each in (batch.rows, batch.weights)
+    ]
+    ids, weights = (each.numpy() for each in of_rows)
+    routing = routecap.Routing.from_arrays(
+        ids, experts=EXPERTS, layer_map=[1, 2, 3], weights=weights
+    )
+    layers = [1, 2, 3]
+    plan = routecap.Plan([LENGTH], layers=layers, k=K, experts=EXPERTS)
+    ids, _, _ = plan.gather([routing])
+    weights = plan.gather_weights([routing])
+    seen = Seen(model)
+    with attach(model) as replay, torch.no_grad():
+        with replay(torch.from_numpy(ids), layers, weights=torch.from_numpy(weights)):
+            batch.through(model)
+        report = replay.report()
+    for layer, [given] in seen.probabilities().items():
+        there = torch.arange(LENGTH - 1) != (4 if layer == 2 else -1)
+        assert torch.equal(given[:-1][there], weighed(batch, layer)[:-1][there])
+    assert [layer.unweighted for layer in report.layers] == [0, 1, 0]
+
+
+def test_a_loss_that_balances_the_load_still_teaches_a_router_whose_weights_are_given():
+    balanced = {"moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.1}
+    model, batch = model_of(config_of(**balanced)).train(), MicroBatch(1)
+    with attach(model) as replay, replay(batch.rows, weights=batch.weights):
+        batch.through(model).sum().backward()
+    assert all(layer.mlp.router.weight.grad.any() for layer in model.decoder.layers[1:])
+
+
 def test_rows_that_are_lost_or_no_choice_are_routed_live_and_counted():
     """Rows of zeros pick one expert of two in Megatron's own replay, and its dispatcher counts with
     two.
@@ -156,11 +244,12 @@ def test_nothing_waits_for_the_device():
     rows = torch.empty(LENGTH, K, dtype=torch.int16, device="meta")
     live = rows.long()
     replay = RankReplay([Router(1, "router")], agreement=True)
-    with replay({1: rows}, valid=rows[:, 0] > 0):
+    with replay({1: rows}, valid=rows[:, 0] > 0, weights={1: rows.float()}):
         replay.begin(replay.routers)
         chosen = replay.choose(replay.routers[0], live, EXPERTS)
+        weights = replay.weigh(replay.routers[0], rows.float())
         replay.end(chosen)
-    assert chosen.is_meta and chosen.shape == live.shape
+    assert chosen.is_meta and chosen.shape == weights.shape == live.shape
     with pytest.raises((RuntimeError, NotImplementedError)):
         replay.report()  # which has to wait
 
@@ -210,19 +299,21 @@ def test_recompute_chooses_what_its_own_forward_chose_in_any_order(recompute):
     batches[1].rows[2] = (
         batches[1].rows[2].to(torch.int8).index_fill(0, torch.arange(4), -1)
     )  # lost rows, too
+    batches[1].weights = None
+    batches[2].weights[3][:5] = torch.nan
     plain, model = model_of(config_of()), model_of(config_of(**RECOMPUTE[recompute]))
     expected = []
     with attach(plain) as replay:
         for batch in batches:
             plain.zero_grad()
-            with replay(batch.rows):
+            with replay(batch.rows, weights=batch.weights):
                 batch.through(plain).sum().backward()
             expected.append(gradients_of(plain))
     seen = Seen(model)
     with attach(model) as replay:
         losses = []
         for batch in batches:
-            with replay(batch.rows):
+            with replay(batch.rows, weights=batch.weights):
                 losses.append(batch.through(model).sum())
         live = MicroBatch(9).through(model).sum()
         report = replay.report(reset=True)  # counts anew, and forgets nothing else
@@ -244,7 +335,13 @@ def test_recompute_chooses_what_its_own_forward_chose_in_any_order(recompute):
             torch.equal(again[layer][turn], forward[layer][number])
             for turn, number in enumerate((1, 2, 0, 3))
         )
-    assert report.replayed + report.lost == 3 * 3 * LENGTH and report.lost == 4
+    for layer, given in seen.probabilities(again=True).items():
+        assert torch.equal(given[2], weighed(batches[0], layer))
+    assert (
+        report.unweighted == 5
+        and report.replayed + report.lost == 3 * 3 * LENGTH
+        and report.lost == 4
+    )
 
 
 def test_megatrons_own_queue_gives_recompute_the_rows_of_another_micro_batch():

@@ -57,7 +57,7 @@ def test_a_token_is_scored_by_the_row_before_it():
 
 
 def steps(gaps=(2.0, 1.0, 9.0), lost=0):
-    report = Report(1, (LayerReport(0, "router", 10, lost, 0, 0.9),))
+    report = Report(1, (LayerReport(0, "router", 10, lost, 0, 0, 0.9),))
     names = (measure.NONE, measure.CAPTURED, measure.SHIFTED)
     return {
         name: Step(name, np.array([gap]), 0.0, 0.0, report if name != measure.NONE else None)

@@ -6,6 +6,7 @@ Its attention needs a compiler; so a linear layer stands where that would.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -143,33 +144,130 @@ def test_rows_are_forced_by_layer_with_live_weights(scores: dict[str, Any]) -> N
         gradient = model.layers[str(layer)].moe.router.gate.weight.grad
         assert gradient.abs().amax(1)[given.unique()].all()
     assert torch.equal(counted, torch.bincount(rows[1].flatten(), minlength=EXPERTS).float())
-    logits = (inputs[1] @ first.router.gate.weight.T).reshape(TOKENS, EXPERTS)
+    assert torch.allclose(
+        seen[1][1][1], weighed(first.router, inputs[1], rows[1], scores), atol=1e-6
+    )
+
+
+def weighed(router: Any, hidden: Any, rows: Any, scores: dict[str, Any]) -> Any:
+    """By what a router of these settings multiplies the experts of each row."""
+    logits = (hidden @ router.gate.weight.T).reshape(TOKENS, EXPERTS)
     weights = logits.sigmoid() if scores.get("score_func") else logits.softmax(-1)
-    weights = weights.gather(1, rows[1].long())
+    weights = weights.gather(1, rows.long())
     if scores.get("route_norm"):
         weights = weights / weights.sum(-1, keepdim=True)
-    assert torch.allclose(seen[1][1][1], weights * scores.get("route_scale", 1.0), atol=1e-6)
+    return weights * scores.get("route_scale", 1.0)
+
+
+SCALED = {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5}
+
+
+@pytest.mark.parametrize("scores", [{}, SCALED], ids=["softmax", "normed and scaled"])
+def test_weights_of_another_router_give_its_output_bit_for_bit(scores: dict[str, Any]) -> None:
+    """They are put behind what the router does: it would norm and scale them once more."""
+    engine, hidden = Model(**scores), torch.randn(BATCH, LENGTH, WIDTH)
+    seen = seen_in(engine)
+    expected = engine.layers["3"](engine.layers["2"](engine.layers["1"](hidden)))
+    rows = {layer: ids for layer, [(_, _, ids)] in seen.items()}
+    weights = {layer: each for layer, [(_, each, _)] in seen.items()}
+    model = Model(layers="123", **scores)
+    model.mtp_layers = torch.nn.ModuleList()
+    for layer, block in model.layers.items():
+        block.load_state_dict(engine.layers[layer].state_dict())
+        block.moe.router.gate.weight.data.normal_()
+    with attach(model) as replay, torch.no_grad():
+        with replay(rows):
+            assert not torch.equal(model(hidden), expected)
+        with replay(rows, weights=weights):
+            assert torch.equal(model(hidden), expected)
+        stacked = [torch.stack([each[layer] for layer in (3, 1, 2)]) for each in (rows, weights)]
+        with replay(stacked[0], layers=[3, 1, 2], weights=stacked[1]):
+            assert torch.equal(model(hidden), expected)
+        assert replay.report().unweighted == 0
+
+
+def weights_of(seed: int, missing: Any = ()) -> dict[int, torch.Tensor]:
+    """Of rows_of; without those of some rows."""
+    drawn = torch.rand(4, TOKENS, K, generator=torch.Generator().manual_seed(seed)) + 0.5
+    drawn[:, list(missing), 1] = torch.nan
+    return dict(enumerate(drawn))
+
+
+@pytest.mark.parametrize("missing", [(), (0, 3, 4)], ids=["all weights", "some weights"])
+@pytest.mark.parametrize("scores", [{}, SCALED], ids=["softmax", "normed and scaled"])
+def test_through_weights_no_gradient_goes_to_the_gate(
+    scores: dict[str, Any], missing: tuple[int, ...]
+) -> None:
+    """Against autograd of what the experts are multiplied by, written by hand."""
+    model, rows, weights = Model(**scores), rows_of(1), weights_of(2, missing)
+    kept = {layer: each.clone() for layer, each in weights.items()}
+    rows[3] = rows[3].to(torch.int16).index_fill(0, torch.tensor([4, 5]), -1)
+    router, inputs, given = model.layers["2"].moe.router, [], []
+    router.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach()))
+
+    def keep(module: Any, args: Any) -> None:
+        args[1].requires_grad_().retain_grad()
+        given.append(args[1])
+
+    model.layers["2"].moe.routed_experts.register_forward_pre_hook(keep)
+    with attach(model) as replay:
+        with replay(rows, weights=weights):
+            model(torch.randn(BATCH, LENGTH, WIDTH)).square().sum().backward()
+        report = replay.report()
+    found = router.gate.weight.grad.clone()
+    router.zero_grad()
+    there = ~weights[2].isnan().any(-1, keepdim=True)
+    own = weighed(router, inputs[0], rows[2], scores)
+    expected = torch.where(there, weights[2], own)
+    assert torch.allclose(given[0].reshape(TOKENS, K), expected, atol=1e-6)
+    expected.backward(given[0].grad.reshape(TOKENS, K))
+    assert torch.allclose(found, router.gate.weight.grad, rtol=1e-4, atol=1e-5)
+    assert bool(found.any()) is bool(missing)
+    assert [each.unweighted for each in report.layers] == [len(missing)] * 2 + [2 * bool(missing)]
+    given_and_own = [each.masked_fill(~there, 0).sum().item() for each in (weights[2], own)]
+    assert report.layers[1].weight_ratio == pytest.approx(given_and_own[0] / given_and_own[1])
+    assert all(torch.equal(kept[n].nan_to_num(), weights[n].nan_to_num()) for n in kept)
+
+
+def test_rows_that_are_routed_live_have_no_weights_of_other_experts() -> None:
+    model, rows, hidden = Model(), rows_of(1), torch.randn(BATCH, LENGTH, WIDTH)
+    valid = torch.ones(TOKENS, dtype=torch.bool)
+    valid[3] = False
+    rows[1] = rows[1].to(torch.int16)
+    rows[1][0], rows[1][1], rows[1][2] = -1, 0, -2  # lost, no choice, and wanted live
+    seen, weights = seen_in(model), weights_of(5)
+    with attach(model) as replay, torch.no_grad():
+        model(hidden)
+        with replay(rows, valid=valid, weights=weights):
+            model(hidden)
+        [layer, *_] = replay.report().layers
+    (_, live, _), (_, given, _) = seen[1]
+    assert torch.equal(given[:4], live[:4]) and torch.equal(given[4:], weights[1][4:])
+    assert (layer.lost, layer.invalid, layer.unweighted) == (2, 1, 0)
 
 
 def test_checkpointing_chooses_what_its_own_forward_chose_in_any_order() -> None:
     model, batches = Model(checkpointed=True), [rows_of(seed) for seed in range(3)]
     batches[1][2] = batches[1][2].to(torch.int16).index_fill(0, torch.arange(3), -1)
+    weights = [weights_of(3, [1]), None, weights_of(4)]
     hidden, seen = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True), seen_in(model)
     with attach(model) as replay:
         losses = []
-        for rows in batches:
-            with replay(rows):
+        for rows, of_rows in zip(batches, weights, strict=True):
+            with replay(rows, weights=of_rows):
                 losses.append(model(hidden).sum())
         for number in (2, 0, 1):
             losses[number].backward()
         report = replay.report()
     for layer, calls in seen.items():
         assert [again for again, _, _ in calls] == [False] * 3 + [True] * 3
-        ids = [each for _, _, each in calls]
+        ids, given = [each for _, _, each in calls], [each for _, each, _ in calls]
         for turn, number in enumerate((2, 0, 1)):
             assert torch.equal(ids[3 + turn], ids[number])
+            assert torch.equal(given[3 + turn], given[number])
         assert torch.equal(ids[2], batches[2][layer].long())
-    assert report.lost == 3 and report.passes == 3
+        assert torch.equal(given[2], weights[2][layer])
+    assert report.lost == 3 and report.passes == 3 and report.unweighted == 3
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -216,9 +314,13 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone: None
     ]
     schedule = ScheduleInterleaved1F1B(stages, 4, loss_fn=torch.nn.functional.mse_loss)
     batches, hidden = [rows_of(seed) for seed in range(4)], torch.randn(4 * BATCH, LENGTH, WIDTH)
+    weights = [weights_of(seed) for seed in range(4)]
     seen = seen_in(*parts)
     with attach(parts) as replay:
-        with replay.record() as recorded, replay.schedule(stages, batches):
+        with pytest.raises(ValueError, match="rows of 4 micro-batches, and weights of 3"):
+            with replay.schedule(stages, batches, weights=weights[1:]):
+                pass
+        with replay.record() as recorded, replay.schedule(stages, batches, weights=weights):
             schedule.step(hidden, target=torch.randn_like(hidden))
         report = replay.report()
     for number, rows in enumerate(batches):
@@ -227,10 +329,11 @@ def test_virtual_stages_and_recompute_under_the_interleaved_schedule(alone: None
     assert report.passes == 8 and report.replayed == 4 * 3 * TOKENS
     for layer, calls in seen.items():
         for backward in (False, True):
-            chosen = [ids for again, _, ids in calls if again == backward]
+            chosen = [(scores, ids) for again, scores, ids in calls if again == backward]
             assert len(chosen) == 4
-            for ids, rows in zip(chosen, batches):
+            for (scores, ids), rows, of_rows in zip(chosen, batches, weights):
                 assert torch.equal(ids, rows[layer].long())
+                assert torch.equal(scores, of_rows[layer])
 
 
 def test_a_rank_of_a_sharded_sequence_gives_its_own_tokens() -> None:
@@ -250,6 +353,14 @@ class Descendant(TokenChoiceTopKRouter):
         return scores, ids.clone(), whole
 
 
+class Another(TokenChoiceTopKRouter):
+    """Puts out what it chose, and no weight of each."""
+
+    def forward(self, *args: Any) -> Any:
+        scores, ids, whole = super().forward(*args)
+        return scores.sum(-1), ids, whole
+
+
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows, hidden = Model(), rows_of(1), torch.randn(BATCH, LENGTH, WIDTH)
     router = model.layers["1"].moe.router
@@ -261,6 +372,14 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             model(hidden)
         with pytest.raises(ReplayError, match=r"layers\.1\.moe\.router has 10 x 2"), replay(rows):
             model(hidden[:, 1:])
+        weights = weights_of(1)
+        for wrong, said in {
+            "no weights for layers.2.moe.router:": {1: weights[1], 3: weights[3]},
+            "layers.1.moe.router are 11 x 2 of": {n: each[1:] for n, each in weights.items()},
+            "of torch.int32: give 12 x 2 floats": {n: each.int() for n, each in weights.items()},
+        }.items():
+            with pytest.raises(ReplayError, match=re.escape(wrong)), replay(rows, weights=said):
+                model(hidden)
         router._debug_force_load_balance = True
         with pytest.raises(ReplayError, match="does not put out what it chose"), replay(rows):
             model(hidden)
@@ -274,6 +393,11 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with attach(model) as replay, pytest.raises(ReplayError, match="report its class"):
         with replay(rows):
             model(hidden)
+    router.__class__ = Another
+    with attach(model) as replay, pytest.raises(ReplayError, match="has no weight for each"):
+        with replay(rows, weights=weights):
+            model(hidden)
+    router.__class__ = Descendant
     with attach(model) as replay, pytest.raises(ReplayError, match="was not seen to choose"):
         with replay.record():
             model(hidden)

@@ -17,7 +17,7 @@ All of them promise the same:
 - A row that is missing, or is no choice of k experts, is routed live, on the device, and counted.
 - `record()` of a rank's replay gives what its routers choose by themselves, each pass once.
 - Weights of the experts are the live scores at the replayed ids, so gradients are as without
-  replay.
+  replay; or, where they are asked for, the captured ones, through which no gradient goes.
 """
 
 from ._recording import Recording

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -21,7 +22,7 @@ from ._report import LayerReport, ReplayError, Report
 LIVE = -2
 """An id that asks for live routing: of padding, say. Rows of it are not counted as lost."""
 _MOST_PASSES = 256  # that are reported each by itself
-_COUNTS = ("replayed", "lost", "invalid", "agreeing ids")
+_COUNTS = ("replayed", "lost", "invalid", "unweighted", "agreeing ids")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,27 @@ class Router:
     layer: int
     """Index in the decoder."""
     name: str
+
+
+class Given(NamedTuple):
+    """What a forward pass is to be replayed with."""
+
+    rows: dict[int, torch.Tensor]
+    """By layer, [T, k] ids."""
+    valid: torch.Tensor | None = None
+    """[T] rows that are there; None: those whose ids say so."""
+    weights: dict[int, torch.Tensor] | None = None
+    """By layer, [T, k]: that of each id, NaN where it is missing; None: the routers weigh."""
+
+
+@dataclass(eq=False)
+class Tally:
+    """What became of rows, on the device, as `Replay` sums it up."""
+
+    counts: dict[Router, torch.Tensor] = field(default_factory=dict)
+    """[5] numbers of rows, of ids the last: _COUNTS."""
+    weights: dict[Router, torch.Tensor] = field(default_factory=dict)
+    """[2] the sum of the weights that were given, and of the router's own in the same rows."""
 
 
 @dataclass(eq=False)
@@ -44,9 +66,12 @@ class Pass:
     rows were given, and everything is routed live."""
     valid: torch.Tensor | None
     """[T] rows that are there; None: those whose ids say so."""
+    weights: dict[int, torch.Tensor] | None = None
+    """By layer, [T, k]: the weights as given, and once its router ran NaN in every row that the
+    router is to weigh. None: no weights were given."""
     taken: set[Router] = field(default_factory=set)
-    counts: dict[Router, torch.Tensor] = field(default_factory=dict)
-    """What became of its rows, as `Replay` sums it up."""
+    weighed: set[Router] = field(default_factory=set)
+    tally: Tally = field(default_factory=Tally)
     again: set[Router] = field(default_factory=set)
     """Routers that ran again in the backward that goes on."""
     chosen: dict[Router, torch.Tensor] | None = None
@@ -65,16 +90,14 @@ class Replay:
         self.agreement = agreement
         """Whether `report` says how often live routing agrees. It costs a comparison of k x k ids
         for each row."""
-        self._given: tuple[dict[int, torch.Tensor], torch.Tensor | None] | None = None
+        self._given: Given | None = None
         self._running: Pass | None = None
         self._backward: Pass | None = None
         self._recording: Recording | None = None
         self._was_given_rows = False  # ever: only then it matters which pass runs again
         self._passes = 0
-        self._counts: dict[Router, torch.Tensor] = {}
-        self._each: deque[dict[Router, torch.Tensor]] = deque(
-            maxlen=_MOST_PASSES
-        )  # the same, of one
+        self._tally = Tally()
+        self._each: deque[Tally] = deque(maxlen=_MOST_PASSES)  # the same, of one
         self._agreeing_of: dict[Router, int] = {}  # ids in a row, where agreement was counted
         self._undo: list[Callable[[], None]] = []
 
@@ -85,24 +108,31 @@ class Replay:
 
         reset: Count from zero afterwards.
         """
-        each = tuple(Report(1, self._layers(counts)) for counts in self._each)
-        report = Report(self._passes, self._layers(self._counts), each)
+        each = tuple(Report(1, self._layers(of)) for of in self._each)
+        report = Report(self._passes, self._layers(self._tally), each)
         if reset:
             self._passes = 0
-            self._counts.clear()
+            self._tally = Tally()
             self._each.clear()
             self._agreeing_of.clear()
         return report
 
-    def _layers(self, of: Mapping[Router, torch.Tensor]) -> tuple[LayerReport, ...]:
+    def _layers(self, of: Tally) -> tuple[LayerReport, ...]:
         layers = []
         for router in self.routers:
-            counts = of.get(router)
-            replayed, lost, invalid, agreeing = (0,) * 4 if counts is None else counts.tolist()
+            counts = of.counts.get(router)
+            found = dict.fromkeys(_COUNTS, 0)
+            if counts is not None:
+                found.update(zip(_COUNTS, counts.tolist()))
+            agreeing, replayed = found.pop("agreeing ids"), found["replayed"]
             k = self._agreeing_of.get(router)
             agreement = agreeing / (replayed * k) if k and replayed else None
+            given, own = of.weights[router].tolist() if router in of.weights else (0, 0)
+            ratio = given / own if own else None
             layers.append(
-                LayerReport(router.layer, router.name, replayed, lost, invalid, agreement)
+                LayerReport(
+                    router.layer, router.name, **found, agreement=agreement, weight_ratio=ratio
+                )
             )
         return tuple(layers)
 
@@ -123,21 +153,24 @@ class Replay:
         """A forward pass begins in which these routers run. It takes the rows that are loaded."""
         if in_backward():
             return  # the whole model runs again
-        rows, valid = self._given if self._given is not None else (None, None)
-        self._given = None
+        given, self._given = self._given, None
+        rows, valid, weights = (None, None, None) if given is None else given
         chosen: dict[Router, torch.Tensor] | None = None if self._recording is None else {}
-        self._running = Pass(frozenset(routers), rows, valid, chosen=chosen)
+        self._running = Pass(frozenset(routers), rows, valid, weights, chosen=chosen)
         if rows is None:
             return
-        missing = [each for each in self._running.routers if each.layer not in rows]
-        if missing:
-            self._running = None
-            raise ReplayError(
-                f"there are no rows for {_names(missing)}: give those of every layer that routes"
-            )
+        for what, of in (("rows", rows), ("weights", weights)):
+            if of is None:
+                continue
+            if lacking := [each for each in self._running.routers if each.layer not in of]:
+                self._running = None
+                raise ReplayError(
+                    f"there are no {what} for {_names(lacking)}: give those of every layer that"
+                    " routes"
+                )
         self._was_given_rows = True
         self._passes += 1
-        self._each.append(self._running.counts)
+        self._each.append(self._running.tally)
 
     def end(self, output: object) -> None:
         """It ended, with this output."""
@@ -148,6 +181,11 @@ class Replay:
             raise ReplayError(
                 f"{_names(left)} did not run, or chose its experts in another way: "
                 "attach to the model that runs, after whatever changes its routers"
+            )
+        if ended.weights is not None and (left := ended.routers - ended.weighed):
+            raise ReplayError(
+                f"{_names(left)} did not give its experts the weights: attach to the model that"
+                " runs, after whatever changes its routers"
             )
         if ended.chosen is not None and self._recording is not None:
             if unseen := ended.routers - ended.chosen.keys():
@@ -210,6 +248,30 @@ class Replay:
         now.rows[router.layer] = chosen.to(given.dtype if narrow else torch.int32)
         return chosen
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether a router that `choose` has given experts is to be given their weights, too."""
+        of = self._backward if in_backward() else self._running
+        return of is not None and of.weights is not None
+
+    def weigh(self, router: Router, own: torch.Tensor) -> torch.Tensor:
+        """The weights of the experts that `choose` gave a router, in a pass that `has_weights`.
+
+        own: [T, k] with what the router would multiply the output of each; gradients go through
+        those alone that stay.
+        """
+        of = self._backward if in_backward() else self._running
+        assert of is not None and of.weights is not None
+        weights = of.weights[router.layer]
+        missing = weights.isnan()
+        if router not in of.weighed:
+            of.weighed.add(router)
+            both = torch.stack([weights.float(), own.detach().float()])
+            sums = both.masked_fill(missing, 0).sum((1, 2))
+            for tally in (of.tally, self._tally):
+                tally.weights[router] = tally.weights.get(router, 0) + sums
+        return torch.where(missing, own, weights.to(own.dtype))
+
     def chose(self, router: Router, ids: torch.Tensor, experts: int) -> None:
         """A router that runs now gives its experts these: [T, k]. Looked at if it is recorded.
 
@@ -265,20 +327,28 @@ class Replay:
         wrong = (sorted_ids[:, -1] >= experts) | (sorted_ids[:, 1:] == sorted_ids[:, :-1]).any(-1)
         alive = lost | wrong
         chosen = torch.where(alive[:, None], live, ids)
+        unweighted = asked.new_zeros(())
+        if now.weights is not None:
+            weights = now.weights[router.layer]
+            if weights.shape != live.shape or not weights.is_floating_point():
+                raise ReplayError(
+                    f"the weights for {router.name} are {_shape(weights)} of {weights.dtype}: give"
+                    f" {_shape(live)} floats, one for each of its ids"
+                )
+            weights = weights.detach().to(live.device, non_blocking=True)
+            without = weights.isnan().any(-1)
+            now.weights[router.layer] = weights.masked_fill((alive | without)[:, None], torch.nan)
+            unweighted = (without & ~alive).sum()
 
-        counts = self._counts.get(router)
-        if counts is None:
-            counts = self._counts[router] = torch.zeros(
-                len(_COUNTS), dtype=torch.int64, device=ids.device
-            )
         agreeing = asked.new_zeros(())
         if self.agreement:
             self._agreeing_of[router] = ids.shape[1]
             common = (ids[:, :, None] == live[:, None, :]).any(-1).sum(-1)
             agreeing = torch.where(alive, 0, common).sum()
-        found = [(~alive).sum(), (lost & ~asked).sum(), (wrong & ~lost).sum(), agreeing.long()]
-        now.counts[router] = torch.stack(found)
-        counts += now.counts[router]
+        found = [(~alive).sum(), (lost & ~asked).sum(), (wrong & ~lost).sum(), unweighted, agreeing]
+        counts = torch.stack([each.long() for each in found])
+        for tally in (now.tally, self._tally):
+            tally.counts[router] = tally.counts.get(router, 0) + counts
         return chosen
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ._passes import Replay
+from ._passes import Given, Replay
 from ._recording import Recording
 from ._report import ReplayError
 
@@ -28,6 +28,7 @@ class RankReplay(Replay):
         rows: Mapping[int, torch.Tensor] | torch.Tensor,
         layers: Sequence[int] | None = None,
         valid: torch.Tensor | None = None,
+        weights: Mapping[int, torch.Tensor] | torch.Tensor | None = None,
     ) -> None:
         """Give the next forward pass its rows.
 
@@ -38,6 +39,9 @@ class RankReplay(Replay):
                 are not looked at.
             layers: Of [L, T, k]: the index of each layer in the decoder.
             valid: [T] bool: the others are lost, whatever their ids are. Unsigned types have no -1.
+            weights: In the form of `rows`, the weight of each id: by what the output of its expert
+                is to be multiplied. They are constants: through them the router has no gradient.
+                A row with a NaN is weighed by the router. None: all rows are.
 
         Raises:
             ReplayError: The rows of an earlier call are not taken yet.
@@ -47,14 +51,8 @@ class RankReplay(Replay):
                 "the rows of an earlier load() were not taken: no forward pass ran. Give rows just"
                 " before each"
             )
-        if isinstance(rows, torch.Tensor):
-            if layers is None or len(layers) != len(rows):
-                raise ValueError(
-                    f"rows of {len(rows)} layers need as many layers, not {layers}: give the index"
-                    " of each"
-                )
-            rows = dict(zip(layers, rows))
-        self._given = dict(rows), valid
+        of_weights = None if weights is None else _by_layer("weights", weights, layers)
+        self._given = Given(_by_layer("rows", rows, layers), valid, of_weights)
 
     @contextmanager
     def __call__(
@@ -62,12 +60,13 @@ class RankReplay(Replay):
         rows: Mapping[int, torch.Tensor] | torch.Tensor,
         layers: Sequence[int] | None = None,
         valid: torch.Tensor | None = None,
+        weights: Mapping[int, torch.Tensor] | torch.Tensor | None = None,
     ) -> Iterator[None]:
         """Within it one forward pass is replayed: `load`, and an error if none took the rows.
 
         Its backward may come later, outside.
         """
-        self.load(rows, layers, valid)
+        self.load(rows, layers, valid, weights)
         try:
             yield
             if self._given is not None:
@@ -117,15 +116,22 @@ class StagedReplay(RankReplay):
         stages: Sequence[Any],
         rows: Sequence[Mapping[int, torch.Tensor] | torch.Tensor],
         layers: Sequence[int] | None = None,
+        weights: Sequence[Mapping[int, torch.Tensor] | torch.Tensor] | None = None,
     ) -> Iterator[None]:
         """Within it a schedule of torch.distributed.pipelining makes one step, and micro-batch n is
         replayed with rows[n] in each of this rank's stages, whatever order they run in.
 
-        stages: Its PipelineStages. rows, layers: For each micro-batch what `load` takes.
+        stages: Its PipelineStages. rows, layers, weights: For each micro-batch what `load` takes.
 
         Raises:
             ReplayError: A stage did not run each micro-batch once.
+            ValueError: There are weights of more or fewer micro-batches than rows.
         """
+        if weights is not None and len(weights) != len(rows):
+            raise ValueError(
+                f"there are rows of {len(rows)} micro-batches, and weights of {len(weights)}: give"
+                " both of each"
+            )
         ran: Counter[tuple[int, int]] = Counter()
 
         def forward(number: int, run: Any, micro_batch: int, *args: Any, **kwargs: object) -> Any:
@@ -134,7 +140,8 @@ class StagedReplay(RankReplay):
                 raise ReplayError(
                     f"there are rows of {len(rows)} micro-batches, none of {micro_batch}"
                 )
-            with self(rows[micro_batch], layers):
+            of_weights = None if weights is None else weights[micro_batch]
+            with self(rows[micro_batch], layers, weights=of_weights):
                 return run(micro_batch, *args, **kwargs)
 
         with ExitStack() as undo:
@@ -150,3 +157,17 @@ class StagedReplay(RankReplay):
                 f"stage {number} of this rank ran micro-batch {micro_batch} {ran[wrong[0]]} times: "
                 "give rows of each micro-batch that the schedule runs, and leave all else outside"
             )
+
+
+def _by_layer(
+    what: str, given: Mapping[int, torch.Tensor] | torch.Tensor, layers: Sequence[int] | None
+) -> dict[int, torch.Tensor]:
+    """[L, T, k] as {layer: [T, k]}."""
+    if not isinstance(given, torch.Tensor):
+        return dict(given)
+    if layers is None or len(layers) != len(given):
+        raise ValueError(
+            f"{what} of {len(given)} layers need as many layers, not {layers}: give the index of"
+            " each"
+        )
+    return dict(zip(layers, given))

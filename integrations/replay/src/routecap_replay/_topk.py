@@ -11,6 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ._passes import Replay, Router
+from ._report import ReplayError
 
 
 class Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
@@ -25,6 +26,29 @@ class Choice(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         chosen and if they are those of the replay."""
         self.live: torch.Tensor | None = None
         """Of that forward, what torch.topk returned last and was let be."""
+
+    def weigh(self, ids: Any, own: Any) -> Any:
+        """Of the replay, the weights of the experts that the module has chosen; [..., k] both.
+
+        own: With what the module would multiply their output.
+
+        Raises:
+            ReplayError: These ids are not those that the replay gave it, in their order.
+        """
+        mine, given = local(own), local(ids)
+        chosen = given[:0] if self.ids is None else local(self.ids)
+        if given.data_ptr() != chosen.data_ptr() or given.numel() != chosen.numel():
+            raise ReplayError(
+                f"{self.router.name} gives its experts other ids than those that were replayed:"
+                " leave the weights out, or report its class"
+            )
+        if mine.shape != given.shape or not mine.is_floating_point():
+            raise ReplayError(
+                f"{self.router.name} has no weight for each of its ids: leave the weights out, or"
+                " report its class"
+            )
+        weights = self.replay.weigh(self.router, mine.reshape(-1, self.k))
+        return _like(own, weights.view_as(mine))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None

@@ -10,8 +10,9 @@
         pipeline.step(...)
 
 It stands in for each gate's own `RouterReplay`, and needs no `enable_routing_replay`. Weights are
-gathered from the gate's own scores, as Automodel does. Layers are the numbers in the gates' names:
-indices in the decoder, as in `Routing.layer_map`. Gates of multi-token prediction are routed live.
+gathered from the gate's own scores, as Automodel does, unless they are given: `replay(rows,
+weights={layer: [T, k], ...})`. Layers are the numbers in the gates' names: indices in the decoder,
+as in `Routing.layer_map`. Gates of multi-token prediction are routed live.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import nn
 from ._names import expect, layers_of
 from ._passes import Router
 from ._rank import StagedReplay
+from ._report import ReplayError
 
 __all__ = ["AutomodelReplay", "attach"]
 
@@ -68,7 +70,8 @@ class AutomodelReplay(StagedReplay):
             ]
         for router, gate in gates:
             self._undo.append(partial(setattr, gate, "router_replay", gate.router_replay))
-            gate.router_replay = _Gate(self, router, gate)
+            gate.router_replay = mine = _Gate(self, router, gate)
+            self._undo.append(gate.register_forward_hook(mine.put_out, prepend=True).remove)
 
     def _before(self, routers: Sequence[Router], part: nn.Module, args: object) -> None:
         self.begin(routers)
@@ -115,16 +118,32 @@ class _Gate:
     def __init__(self, replay: AutomodelReplay, router: Router, gate: Any) -> None:
         self._replay, self._router, self._experts = replay, router, int(gate.n_experts)
         self._own = gate.router_replay
+        self._ids: torch.Tensor | None = None  # those of the replay, till the gate puts them out
 
     def apply(self, indices: torch.Tensor) -> torch.Tensor:
         """What RouterReplay.apply does: indices [T, k] that the gate chose to those it is to have."""
         chosen: torch.Tensor | None = None
         if self._replay.has_rows:
             chosen = self._replay.choose(self._router, indices, self._experts)
+        self._ids = chosen
         if chosen is None:
             chosen = indices if self._own is None else self._own.apply(indices)
         self._replay.chose(self._router, chosen, self._experts)
         return chosen
+
+    def put_out(self, gate: nn.Module, args: object, output: Any) -> Any:
+        """What the gate puts out, with the weights of the replay: behind all that it does to its
+        own. A hook."""
+        ids, self._ids = self._ids, None
+        if ids is None or not self._replay.has_weights:
+            return output
+        own, indices, *rest = output
+        if indices is not ids or own.shape != ids.shape or not own.is_floating_point():
+            raise ReplayError(
+                f"{self._router.name} does not put out a weight and then an id of each expert:"
+                f" routecap knows {_KNOWN}. Install that, or leave the weights out"
+            )
+        return self._replay.weigh(self._router, own), indices, *rest
 
     def __getattr__(self, name: str) -> Any:  # what recording asks of it
         return getattr(self._own, name)

@@ -13,6 +13,9 @@ that is set, `RouterReplay.set_replay_data` and `set_target_indices` give rows, 
 that calls these gains what `routecap_replay` promises, with its global action REPLAY_FORWARD or
 REPLAY_BACKWARD alike. RECORD works as before.
 
+The router weighs the experts by its own scores, unless weights are given: `replay(rows,
+weights={layer: [T, k], ...})`.
+
 Layers are counted from 0 through the whole decoder, as in `Routing.layer_map`; Megatron's
 `layer_number` is one more. Layers of multi-token prediction count apart and are routed live.
 """
@@ -86,6 +89,7 @@ class MegatronReplay(RankReplay):
                 )
         super().__init__([router for router, _ in flat], agreement=agreement)
         self._targets: dict[Router, torch.Tensor] = {}  # set_target_indices, till a forward pass
+        self._ids: dict[Router, torch.Tensor] = {}  # those of the replay, till a router's end
         self.live = tuple(name for _, live in found for name in live)
         """Names of the routers that are left alone: those of multi-token prediction."""
         for stage, routers in zip(stages, bound):
@@ -96,6 +100,8 @@ class MegatronReplay(RankReplay):
             ]
             for router, module in routers:
                 self._stand_in(router, module)
+                hook = partial(self._put_out, router)
+                self._undo.append(module.register_forward_hook(hook, prepend=True).remove)
 
     def _before(self, routers: Sequence[Router], stage: nn.Module, args: object) -> None:
         targets = {each.layer: self._targets.pop(each) for each in routers if each in self._targets}
@@ -133,6 +139,7 @@ class MegatronReplay(RankReplay):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What RouterReplay.get_replay_topk does: scores [T, experts] to scores and ids [T, k]."""
         experts = scores.shape[1]
+        self._ids.pop(router, None)
         if self.has_rows:
             values, ids = default_compute_topk(
                 scores, topk, num_groups=num_groups, group_topk=group_topk
@@ -140,10 +147,26 @@ class MegatronReplay(RankReplay):
             given = self.choose(router, ids, experts)
             if given is not None:
                 values, ids = scores.gather(1, given), given
+                self._ids[router] = given
         else:
             values, ids = otherwise(scores, topk, num_groups, group_topk, default_compute_topk)
         self.chose(router, ids, experts)
         return values, ids
+
+    def _put_out(self, router: Router, module: nn.Module, args: object, output: Any) -> Any:
+        """Probabilities and map, with the weights of the replay: behind all that the router does to
+        its own. A hook."""
+        ids = self._ids.pop(router, None)
+        if ids is None or not self.has_weights:
+            return output
+        probabilities, chosen = output
+        if probabilities.shape != chosen.shape or len(probabilities) != len(ids):
+            raise ReplayError(
+                f"{router.name} does not put out [T, experts] of probabilities and a map: routecap"
+                f" knows {_KNOWN}. Install that, or leave the weights out"
+            )
+        weights = self.weigh(router, probabilities.gather(1, ids))
+        return probabilities.scatter(1, ids, weights), chosen
 
     def _target(
         self, router: Router, topk_indices: torch.Tensor, replay_mask: torch.Tensor | None = None

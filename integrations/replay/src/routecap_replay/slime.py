@@ -33,7 +33,7 @@ from routecap import Routing, Status
 from routecap.adapter import error, in_backward
 
 from ._names import expect
-from ._passes import Replay, Router
+from ._passes import Given, Replay, Router
 from ._report import ReplayError
 from .megatron import routers_of
 
@@ -258,7 +258,7 @@ class QueueReplay(Replay):
                 queue = self._queues[router]
                 rows[router.layer] = queue.pop_forward()
                 queue.backward_index = queue.forward_index  # what runs again takes no entry
-            self._given = rows, None
+            self._given = Given(rows)
         self.begin(routers)
 
     def _choice(self, own: Choice, megatron: Choice) -> Choice:

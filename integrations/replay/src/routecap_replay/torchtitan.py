@@ -9,10 +9,10 @@
         schedule.step(...)
 
 It stands in for `torch.topk` inside each `TokenChoiceTopKRouter`, and whatever descends from it,
-where that chooses k of the experts. The router weighs them as it weighs its own, and its counts of
-tokens, which move the bias of load balancing, are those of the replay. Layers are the numbers in
-the routers' names: indices in the decoder, as in `Routing.layer_map`. Routers of multi-token
-prediction are routed live.
+where that chooses k of the experts. The router weighs them as it weighs its own, unless weights are
+given: `replay(rows, weights={layer: [T, k], ...})`. Its counts of tokens, which move the bias of
+load balancing, are those of the replay. Layers are the numbers in the routers' names: indices in the
+decoder, as in `Routing.layer_map`. Routers of multi-token prediction are routed live.
 
 Tokens are those that this rank's routers see, batch by batch: under tensor or context parallelism
 the rank's part of each sequence.
@@ -85,7 +85,7 @@ class TorchtitanReplay(StagedReplay):
             choice = Choice(self, router, int(module.num_experts), int(module.top_k))
             self._undo += [
                 replace_forward(module, choice),
-                module.register_forward_hook(partial(_is_taken, choice)).remove,
+                module.register_forward_hook(partial(_put_out, choice), prepend=True).remove,
             ]
 
     def _before(self, routers: Sequence[Router], part: nn.Module, args: object) -> None:
@@ -103,10 +103,10 @@ class TorchtitanReplay(StagedReplay):
 _COMPILED = "a compiled router would choose the experts of one pass in all of them"
 
 
-def _is_taken(choice: Choice, module: nn.Module, args: object, output: Any) -> None:
-    """Nothing behind torch.topk has put other experts into their place."""
+def _put_out(choice: Choice, module: nn.Module, args: object, output: Any) -> Any:
+    """Nothing behind torch.topk has put other experts into their place; and the weights of the
+    replay are put into theirs, behind all that the router does to its own."""
     ids, live = choice.ids, choice.live
-    choice.ids = choice.live = None
     if ids is not None and not any(each is ids for each in output):
         raise ReplayError(
             f"{choice.router.name} does not put out what it chose: replay has no way into it. Leave"
@@ -116,6 +116,10 @@ def _is_taken(choice: Choice, module: nn.Module, args: object, output: Any) -> N
     put_out = next((each for each in output if chosen is not None and each is chosen), None)
     if put_out is not None:
         choice.replay.chose(choice.router, local(put_out).reshape(-1, choice.k), choice.experts)
+    if ids is not None and choice.replay.has_weights:
+        output = choice.weigh(output[1], output[0]), *output[1:]
+    choice.ids = choice.live = None
+    return output
 
 
 def _routers_of(part: nn.Module) -> tuple[list[tuple[Router, Any]], list[str]]:

@@ -7,6 +7,9 @@ knows.
     loss.backward()
     print(replay.report())
 
+`with replay(routings, weights=True)` gives the experts the captured weights, too: constants, in
+the place of what the router has computed.
+
 It stands in for `torch.topk` inside each block that routes, where that chooses k of the experts: no
 family needs code of its own. One that masks groups of experts before it weighs the rest
 (deepseek_v2) gives a captured expert whose group it has masked the weight zero.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +40,7 @@ from routecap_transformers.adapter import (
     runs_of,
     stack_of,
 )
-from ._passes import LIVE, Replay, Router
+from ._passes import LIVE, Given, Replay, Router
 from ._report import ReplayError
 from ._topk import Choice, replace_forward
 
@@ -84,9 +88,34 @@ class ModelReplay(Replay):
             block = model.get_submodule(tap.name.rpartition(".")[0])
             choice = Choice(self, router, tap.experts, tap.k)
             self._undo.append(replace_forward(block, choice))
+            if _takes_weights(tap):
+                hook = tap.module.register_forward_pre_hook(
+                    partial(self._weigh, tap, choice), with_kwargs=True, prepend=True
+                )
+                self._undo.append(hook.remove)
+
+    def _weigh(
+        self,
+        tap: Tap,
+        choice: Choice,
+        experts: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The experts of a layer run: they get the weights of the replay in the place of others."""
+        if choice.ids is None or not self.has_weights:
+            return None
+        assert tap.weights is not None
+        own = tap.weights(args, kwargs, None)
+        weights = choice.weigh(tap.ids(args, kwargs, None), own)
+        given = [weights if each is own else each for each in args]
+        named = {name: weights if each is own else each for name, each in kwargs.items()}
+        return tuple(given), named
 
     @contextmanager
-    def __call__(self, routings: Sequence[Routing]) -> Iterator[None]:
+    def __call__(
+        self, routings: Sequence[Routing], *, weights: bool = False, scale: float = 1.0
+    ) -> Iterator[None]:
         """Forwards within it choose the experts of the routings, in cells that these have.
 
         The routings belong to the sequences of each forward in their order: the batch's rows, and
@@ -94,15 +123,28 @@ class ModelReplay(Replay):
         position i is the i-th token of its sequence; padding (attention_mask 0, on either side) is
         not counted. Padding and the last token are routed live.
 
+        Args:
+            weights: Multiply the output of each expert by its captured weight, too, and not by the
+                router's own. Captured weights are constants: through them the router has no
+                gradient. A cell that lacks them is weighed by the router.
+            scale: By what the captured weights are multiplied: the factor by which the engine
+                multiplied the sum of the experts, and this model multiplies the weights.
+
         Raises:
-            ValueError: k, the layers or their experts are not the model's; on a forward, the
-                sequences are not as many, one is shorter than its routing, or there is a cache with
-                tokens before them.
+            ValueError: k, the layers or their experts are not the model's; weights are wanted, and a
+                routing has none, or a layer has no place for them; on a forward, the sequences are
+                not as many, one is shorter than its routing, or there is a cache with tokens before
+                them.
             ReplayError: On a forward, a layer did not choose its experts by torch.topk, once. At the
                 end, no forward was replayed.
             TypeError: These are no routings.
         """
-        self._sequences = _Sequences(self._taps, _routings(routings))
+        given = _routings(routings)
+        if weights:
+            _expect_weights(self._taps, given)
+        elif scale != 1:
+            raise ValueError(f"scale={scale} is of weights that are replayed: give weights=True")
+        self._sequences = _Sequences(self._taps, given, scale if weights else None)
         self._tried = False
         try:
             yield
@@ -117,7 +159,7 @@ class ModelReplay(Replay):
     def _before(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._sequences is not None and not in_backward():
             self._tried = True  # what is refused has said so
-            self._given = self._sequences.place(decoder, args, kwargs), None
+            self._given = self._sequences.place(decoder, args, kwargs)
         self.begin(self.routers)
 
 
@@ -141,6 +183,28 @@ def _routings(given: object) -> list[Routing]:
     return routings
 
 
+def _takes_weights(tap: Tap) -> bool:
+    """Whether its experts are given the weights as an argument, in the place of which others go."""
+    return tap.before and tap.weights is not None
+
+
+def _expect_weights(taps: list[Tap], routings: Sequence[Routing]) -> None:
+    """Raises:
+    ValueError: A routing has no weights, or a layer has no place for them.
+    """
+    for tap in taps:
+        if not _takes_weights(tap):
+            raise ValueError(
+                f"{tap.name} ({type(tap.module).__name__}) has no place for weights of each"
+                " expert: leave weights out"
+            )
+    for number, routing in enumerate(routings):
+        if routing.weights_dtype is None and routing.rows:
+            raise ValueError(
+                f"routing {number} has no weights: capture it with weights, or leave weights out"
+            )
+
+
 _INSTEAD = {
     "Tensor": "make one by routecap.Routing.from_arrays(ids.cpu().numpy(), experts=...)",
     "ndarray": "make one by routecap.Routing.from_arrays(ids, experts=...)",
@@ -152,9 +216,9 @@ _INSTEAD = {
 
 
 class _Sequences:
-    """The captured ids of the sequences of a batch."""
+    """The captured ids of the sequences of a batch, and their weights by a scale, if there is one."""
 
-    def __init__(self, taps: list[Tap], routings: Sequence[Routing]) -> None:
+    def __init__(self, taps: list[Tap], routings: Sequence[Routing], scale: float | None) -> None:
         self.first = np.array([routing.first for routing in routings], np.int64)
         self.rows = np.array([routing.rows for routing in routings], np.int64)
         self.offset = np.cumsum(self.rows) - self.rows
@@ -162,6 +226,7 @@ class _Sequences:
         # [layers, all rows, a lost one, and one that is to be live, k]; -1 where a cell is missing
         ids = np.full((len(taps), int(self.rows.sum()) + 2, taps[0].k), -1, np.int16)
         ids[:, -1] = LIVE
+        weights = None if scale is None else np.full(ids.shape, np.nan, np.float32)
         at = {tap.layer: index for index, tap in enumerate(taps)}
         for routing, offset in zip(routings, self.offset):
             if (routing.layer_min_k != taps[0].k).any() or routing.layer_visit.any():
@@ -180,12 +245,14 @@ class _Sequences:
                         " routings of this model"
                     )
                 ids[at[layer], offset : offset + routing.rows] = copy[:, source]
-        self.table = torch.from_numpy(ids)
+            if weights is not None and routing.rows:
+                of_routing = routing.weights().swapaxes(0, 1)
+                places = [at[layer] for layer in routing.layer_map.tolist()]
+                weights[places, offset : offset + routing.rows] = of_routing * np.float32(scale)
+        self.tables = [torch.from_numpy(each) for each in (ids, weights) if each is not None]
 
-    def place(
-        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[int, torch.Tensor]:
-        """The ids of a forward's rows, [batch * length, k] for each layer."""
+    def place(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+        """Those of a forward's rows, [batch * length, k] for each layer."""
         inputs = inputs_of(decoder, args, kwargs)
         if inputs is None:
             raise ValueError(
@@ -229,13 +296,15 @@ class _Sequences:
                 " of the batch"
             )
         row = positions - self.first[sequence]
-        end = self.table.shape[1]
+        end = self.tables[0].shape[1]
         is_last = positions == tokens[sequence] - 1
         outside = np.where(live & ~is_last, end - 2, end - 1)
         inside = live & (row >= 0) & (row < self.rows[sequence])
         index = torch.from_numpy(np.where(inside, self.offset[sequence] + row, outside).ravel())
-        self.table = self.table.to(inputs.device)
-        return dict(zip(self.layers, self.table[:, index.to(inputs.device)]))
+        index = index.to(inputs.device)
+        self.tables = [each.to(inputs.device) for each in self.tables]
+        rows, *weights = [dict(zip(self.layers, each[:, index])) for each in self.tables]
+        return Given(rows, weights=weights[0] if weights else None)
 
 
 def _matrix(tensor: object, shape: tuple[int, int]) -> NDArray[Any]:
