@@ -135,8 +135,10 @@ int32_t ForwardPath::check_weights(const routecap_source &s, std::span<const Rec
                                    uint32_t k, RecordSource &source) const {
     const int32_t wanted = config_.shape->weights_dtype;
     const bool in_ids = s.dtype == ROUTECAP_DTYPE_ID16_BF16 && wanted == ROUTECAP_DTYPE_BF16;
-    const bool given = std::any_of(layers.begin(), layers.end(),
-                                   [](const RecordedLayer &l) { return l.weights != nullptr; });
+    const bool given =
+        layers.empty() ? s.weights_dtype != 0  // no layer lacks them
+                       : std::any_of(layers.begin(), layers.end(),
+                                     [](const RecordedLayer &l) { return l.weights != nullptr; });
     if (given != (s.weights_dtype != 0) || (given && s.weights_dtype != wanted))
         return report(ROUTECAP_ERR_DTYPE,
                       "source.weights_dtype is %d, %s weights are given, and the capturer's are %d",

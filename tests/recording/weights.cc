@@ -511,6 +511,16 @@ TEST(Weights, are_refused_where_they_cannot_be_kept) {
     EXPECT_STATUS(ROUTECAP_ERR_ARGUMENT, record());
     source.weights = nullptr, source.weights_row_stride = 0;
     EXPECT_STATUS(ROUTECAP_ERR_DTYPE, record());  // a dtype without weights
+    // No layer lacks weights in a call that has none, as one of a pass whose only layer is silent.
+    const auto record_none = [&] {
+        source.ids = nullptr;
+        return routecap_layers_record(with.capturer, &source, nullptr,
+                                      sizeof(routecap_layer_source), 0, device.stream());
+    };
+    EXPECT_STATUS(ROUTECAP_OK, record_none());
+    source.weights_dtype =
+        step.weights_dtype == ROUTECAP_DTYPE_F16 ? ROUTECAP_DTYPE_BF16 : ROUTECAP_DTYPE_F16;
+    EXPECT_STATUS(ROUTECAP_ERR_DTYPE, record_none());
 
     routecap_config c{};
     EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&c, sizeof c));
