@@ -1,7 +1,9 @@
 #include "model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -22,6 +24,17 @@ uint32_t Shape::experts() const {
 bool Shape::fewer() const {
     return std::any_of(layers.begin(), layers.end(),
                        [&](const Layer &layer) { return layer.least < k; });
+}
+
+bool Shape::matches(const Shape &o) const {
+    return same(o) && std::equal(layers.begin(), layers.end(), o.layers.begin(), o.layers.end(),
+                                 [](const Layer &a, const Layer &b) { return a.same(b); });
+}
+bool Shape::takes(const Shape &o) const {
+    bool captured = true;
+    for (size_t l = 0; l < std::min(cells(), o.cells()); l++)
+        captured &= o.layers[l].provenance <= layers[l].provenance;
+    return captured && matches(o);
 }
 
 bool Row::any() const {
@@ -336,12 +349,10 @@ int32_t merge(const std::vector<RoutingPtr> &routings, RoutingPtr &merged) {
 
 RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row) {
     auto shape = std::make_shared<Shape>(*head.shape);
-    if (!shape->same(*tail.shape) || shape->cells() != tail.shape->cells()) return nullptr;
-    for (size_t l = 0; l < shape->cells(); l++) {
-        const Layer &other = tail.shape->layers[l];
-        if (!shape->layers[l].same(other)) return nullptr;
-        shape->layers[l].provenance = std::max(shape->layers[l].provenance, other.provenance);
-    }
+    if (!shape->matches(*tail.shape)) return nullptr;
+    for (size_t l = 0; l < shape->cells(); l++)
+        shape->layers[l].provenance =
+            std::max(shape->layers[l].provenance, tail.shape->layers[l].provenance);
     const uint64_t first = std::min(head.first, row), end = std::max(tail.end(), row);
     Rows content(head.content.begin(), head.content.lower_bound(row));
     content.insert(tail.content.lower_bound(row), tail.content.end());
@@ -362,6 +373,11 @@ size_t element_bytes(int32_t dtype) {
     }
 }
 
+bool of_weights(int32_t dtype) {
+    return dtype == ROUTECAP_DTYPE_F32 || dtype == ROUTECAP_DTYPE_F16 ||
+           dtype == ROUTECAP_DTYPE_BF16;
+}
+
 bool is_nan(uint32_t bits, int32_t dtype) {
     switch (dtype) {  // without the sign it is above infinity
         case ROUTECAP_DTYPE_F32: return (bits & 0x7fffffff) > 0x7f800000;
@@ -370,14 +386,79 @@ bool is_nan(uint32_t bits, int32_t dtype) {
     }
 }
 
+float widened(uint32_t bits, int32_t dtype) {
+    if (dtype == ROUTECAP_DTYPE_F16) {  // a sign, 5 bits of exponent, 10 of fraction
+        const float sign = (bits & 0x8000) != 0 ? -1.0f : 1.0f;
+        const auto exponent = static_cast<int>(bits >> 10 & 31);
+        const auto fraction = static_cast<float>(bits & 0x3ff);
+        if (exponent == 31) return sign * std::numeric_limits<float>::infinity();
+        return sign * (exponent == 0 ? std::ldexp(fraction, -24)
+                                     : std::ldexp(1024 + fraction, exponent - 25));
+    }
+    if (dtype == ROUTECAP_DTYPE_BF16) bits <<= 16;  // the upper half of a float
+    float weight = 0;
+    std::memcpy(&weight, &bits, sizeof weight);
+    return weight;
+}
+
+// Where the options put each cell; 0, or what they are refused with.
+static int32_t lay_out(const routecap_copy_options &o, const Routing &whole, Copied &copied) {
+    const Shape &shape = *whole.shape;
+    if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
+        return ROUTECAP_ERR_ARGUMENT;
+    if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
+        return ROUTECAP_ERR_UNKNOWN_LAYER;
+    const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer, k = shape.k;
+    copied.routing = whole.of_layers(o.first_layer, layers);
+    const uint64_t rows = whole.rows;
+    const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
+    const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride)
+                                : row_major       ? layers * k
+                                                  : k;
+    const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride)
+                                  : row_major         ? k
+                                                      : rows * k;
+    const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner,
+                            uint64_t inner_stride) {
+        return (inner <= 1 || inner_stride >= k) &&
+               (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
+    };
+    if (rows > 0 && !nested(rows, row_stride, layers, layer_stride) &&
+        !nested(layers, layer_stride, rows, row_stride))
+        return ROUTECAP_ERR_ARGUMENT;
+    copied.needed = 0;
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t l = 0; l < layers; l++) {
+            const uint64_t place = r * row_stride + l * layer_stride;
+            copied.cells.push_back({place, {whole.first + r, l}});
+            copied.needed = std::max(copied.needed, (place + k) * element_bytes(o.dtype));
+        }
+    copied.mask_needed = rows * layers;
+    return ROUTECAP_OK;
+}
+
+static bool known_flags(const routecap_copy_options &o) {
+    return (o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) == 0;
+}
+
+Copied copied_weights(const routecap_copy_options &o, const Routing &whole) {
+    Copied copied;
+    copied.weights = true;
+    const int32_t has = whole.shape->weights;
+    copied.refusal = has == 0 || (o.dtype != has && o.dtype != ROUTECAP_DTYPE_F32)
+                         ? ROUTECAP_ERR_DTYPE
+                     : !known_flags(o) ? ROUTECAP_ERR_ARGUMENT
+                                       : lay_out(o, whole, copied);
+    return copied;
+}
+
 Copied copied(const routecap_copy_options &o, bool masked, const Routing &whole) {
     Copied copied;
     const size_t size = element_bytes(o.dtype);
     const auto refused = [&](int32_t status) { return copied.refusal = status, copied; };
     if (o.dtype < ROUTECAP_DTYPE_U8 || o.dtype > ROUTECAP_DTYPE_I64)
         return refused(ROUTECAP_ERR_DTYPE);
-    if ((o.flags & ~(ROUTECAP_READ_STRICT | ROUTECAP_READ_ALLOW_RECOMPUTED)) != 0)
-        return refused(ROUTECAP_ERR_ARGUMENT);
+    if (!known_flags(o)) return refused(ROUTECAP_ERR_ARGUMENT);
     const model::Shape &shape = *whole.shape;
     const int64_t most[] = {0, 255, INT16_MAX, UINT16_MAX, INT32_MAX, UINT32_MAX, INT64_MAX},
                   highest = most[o.dtype];
@@ -397,57 +478,52 @@ Copied copied(const routecap_copy_options &o, bool masked, const Routing &whole)
                         (shape.fewer() && written(o.fill) == written(o.none))))
             return refused(ROUTECAP_ERR_ARGUMENT);
     }
-    if (o.order != ROUTECAP_ORDER_ROW_MAJOR && o.order != ROUTECAP_ORDER_LAYER_MAJOR)
-        return refused(ROUTECAP_ERR_ARGUMENT);
-    if (o.first_layer >= shape.cells() || o.layers > shape.cells() - o.first_layer)
-        return refused(ROUTECAP_ERR_UNKNOWN_LAYER);
-    const uint64_t layers = o.layers != 0 ? o.layers : shape.cells() - o.first_layer, k = shape.k;
-    copied.routing = whole.of_layers(o.first_layer, layers);
-    const bool row_major = o.order == ROUTECAP_ORDER_ROW_MAJOR;
-    const uint64_t row_stride = o.row_stride != 0 ? static_cast<uint64_t>(o.row_stride)
-                                : row_major       ? layers * k
-                                                  : k;
-    const uint64_t layer_stride = o.layer_stride != 0 ? static_cast<uint64_t>(o.layer_stride)
-                                  : row_major         ? k
-                                                      : copied.routing.rows * k;
-    const auto nested = [&](uint64_t outer, uint64_t outer_stride, uint64_t inner,
-                            uint64_t inner_stride) {
-        return (inner <= 1 || inner_stride >= k) &&
-               (outer <= 1 || outer_stride >= (inner - 1) * inner_stride + k);
-    };
-    if (copied.routing.rows > 0 && !nested(copied.routing.rows, row_stride, layers, layer_stride) &&
-        !nested(layers, layer_stride, copied.routing.rows, row_stride))
-        return refused(ROUTECAP_ERR_ARGUMENT);
-    copied.needed = 0;
-    for (uint64_t r = 0; r < copied.routing.rows; r++)
-        for (uint64_t l = 0; l < layers; l++) {
-            const uint64_t place = r * row_stride + l * layer_stride;
-            copied.cells.push_back({place, {copied.routing.first + r, l}});
-            copied.needed = std::max(copied.needed, (place + k) * size);
-        }
-    copied.mask_needed = copied.routing.rows * layers;
-    return copied;
+    return refused(lay_out(o, whole, copied));
 }
 
 int32_t Copied::status(uint32_t flags) const {
     const int32_t strict = routing.strict(flags);
-    return strict < 0 ? strict : routing.status();
+    if (!weights || strict < 0) return strict < 0 ? strict : routing.status();
+    uint64_t there = 0;  // cells with weights
+    for (const auto &[position, row] : routing.content) there += row->weights.size();
+    if (there == cells.size()) return ROUTECAP_OK;
+    if ((flags & ROUTECAP_READ_STRICT) != 0) return ROUTECAP_ERR_INCOMPLETE;
+    return there > 0 ? ROUTECAP_INCOMPLETE : ROUTECAP_NOT_CAPTURED;
 }
 
 void Copied::write(const routecap_copy_options &o, uint8_t *dst, uint8_t *mask) const {
     const size_t size = element_bytes(o.dtype), layers = routing.shape->cells();
+    const int32_t of = routing.shape->weights;
+    // A quiet one of each type.
+    const uint32_t nan = o.dtype == ROUTECAP_DTYPE_F32   ? 0x7fc00000
+                         : o.dtype == ROUTECAP_DTYPE_F16 ? 0x7e00
+                                                         : 0x7fc0;
     for (const auto &[place, cell] : cells) {
-        const RowPtr row = routing.at(cell.first);
-        const bool valid = row != nullptr && row->valid(cell.second);
+        const auto &[position, layer] = cell;
+        const RowPtr row = routing.at(position);
+        const bool there =
+            row != nullptr && (weights ? row->weights.count(layer) > 0 : row->valid(layer));
         for (uint64_t c = 0; c < routing.shape->k; c++) {
-            const uint16_t has = valid ? row->ids[cell.second * routing.shape->k + c] : 0;
-            const int64_t id = !valid ? o.fill : has == kUnused ? o.none : has;
-            std::memcpy(dst + (place + c) * size, &id, size);
+            uint64_t value = 0;
+            if (!weights) {
+                const uint16_t has = there ? row->ids[layer * routing.shape->k + c] : 0;
+                value = static_cast<uint64_t>(!there           ? int64_t{o.fill}
+                                              : has == kUnused ? int64_t{o.none}
+                                                               : has);
+            } else if (!there) {
+                value = nan;
+            } else if (o.dtype == of) {
+                value = row->weights.at(layer)[c];
+            } else {
+                const float wide = widened(row->weights.at(layer)[c], of);
+                std::memcpy(&value, &wide, sizeof wide);
+            }
+            std::memcpy(dst + (place + c) * size, &value, size);
         }
-        const uint64_t r = cell.first - routing.first;
+        const uint64_t r = position - routing.first;
         if (mask != nullptr)
-            mask[o.order == ROUTECAP_ORDER_ROW_MAJOR ? r * layers + cell.second
-                                                     : cell.second * routing.rows + r] = valid;
+            mask[o.order == ROUTECAP_ORDER_ROW_MAJOR ? r * layers + layer
+                                                     : layer * routing.rows + r] = there;
     }
 }
 
@@ -474,6 +550,31 @@ int32_t Sink::check(uint32_t layer, const Placement &to) const {
         for (const auto &[first, end] : known_[layer])
             if (std::max(first, to.first_row) < std::min(end, to.first_row + to.rows))
                 return ROUTECAP_ERR_CONFLICT;
+    return ROUTECAP_OK;
+}
+
+// Of weights that are given, or said to be.
+int32_t Sink::check_weights(const routecap_source &s,
+                            const std::vector<routecap_layer_source> &layers) const {
+    const bool given =
+        std::any_of(layers.begin(), layers.end(),
+                    [](const routecap_layer_source &layer) { return layer.weights != nullptr; });
+    if (given ? shape_->weights == 0 || s.weights_dtype != shape_->weights : s.weights_dtype != 0)
+        return ROUTECAP_ERR_DTYPE;
+    const uint64_t columns = s.k_source != 0 ? s.k_source : shape_->k, size = s.weights_bytes;
+    for (const routecap_layer_source &layer : layers) {
+        if (layer.weights == nullptr) continue;
+        if (memory_[layer.layer] != Memory::kAll) return ROUTECAP_ERR_STATE;
+        if (size == 0) continue;
+        // Exactly the matrix; with a stride, up to the last element that is used.
+        const bool apart = s.weights_row_stride != 0;
+        const uint64_t elements = !apart || s.rows == 0
+                                      ? s.rows * columns
+                                      : (s.rows - 1) * static_cast<uint64_t>(s.weights_row_stride) +
+                                            shape_->layers[layer.layer].k;
+        const uint64_t bytes = elements * element_bytes(shape_->weights);
+        if (apart ? size < bytes : size != bytes) return ROUTECAP_ERR_SHAPE_MISMATCH;
+    }
     return ROUTECAP_OK;
 }
 
@@ -504,14 +605,21 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
     const int64_t row_stride = s.row_stride != 0 ? s.row_stride : columns,
                   column_stride = s.column_stride != 0 ? s.column_stride : 1;
     const Placement to{s.rows, s.first_row, s.live_rows, s.row_base, s.row_index};
+    const std::set<int32_t> dtypes = {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_U32,
+                                      ROUTECAP_DTYPE_I64, ROUTECAP_DTYPE_ID16_BF16};
+    if (dtypes.count(s.dtype) == 0) return ROUTECAP_ERR_DTYPE;
     bool fewer = layers.empty();
+    std::set<uint32_t> named;
     for (const routecap_layer_source &layer : layers) {
         if (layer.layer >= shape_->cells()) return ROUTECAP_ERR_UNKNOWN_LAYER;
+        if (!named.insert(layer.layer).second) return ROUTECAP_ERR_ARGUMENT;
+        if (memory_[layer.layer] == Memory::kNone) return ROUTECAP_ERR_STATE;
         const Layer &of = shape_->layers[layer.layer];
         if (columns < of.k) return ROUTECAP_ERR_SHAPE_MISMATCH;
         fewer |= of.least < of.k;
     }
     if (s.none != 0 && !fewer) return ROUTECAP_ERR_ARGUMENT;
+    if (const int32_t status = check_weights(s, layers); status < 0) return status;
     for (const routecap_layer_source &layer : layers)
         if (const int32_t status = check(layer.layer, to); status < 0) return status;
     const bool packed =
@@ -568,7 +676,7 @@ int32_t Sink::record(const routecap_source &s, const std::vector<routecap_layer_
             }
             return ids;
         };
-        if (weighted || packed)
+        if (weighted || (packed && memory_[layer.layer] == Memory::kAll))
             put(layer.layer, to, ids_of, weights);
         else
             put(layer.layer, to, ids_of, nullptr);
@@ -1090,13 +1198,7 @@ int32_t Capturer::fork(const RequestPtr &r, uint64_t rows, RequestPtr &child) {
 }
 
 int32_t Capturer::attach(const RequestPtr &r, const RoutingPtr &routing, uint64_t rows) {
-    if (!shape->same(*routing->shape) || shape->cells() != routing->shape->cells())
-        return ROUTECAP_ERR_SHAPE_MISMATCH;
-    for (size_t l = 0; l < shape->cells(); l++) {
-        const Layer &mine = shape->layers[l], &other = routing->shape->layers[l];
-        if (!mine.same(other) || other.provenance > mine.provenance)
-            return ROUTECAP_ERR_SHAPE_MISMATCH;
-    }
+    if (!shape->takes(*routing->shape)) return ROUTECAP_ERR_SHAPE_MISMATCH;
     if (routing->pending != nullptr && routing->pending != this) return ROUTECAP_ERR_NOT_READY;
     if (rows == ROUTECAP_ROWS_ALL) rows = routing->end();
     if (rows > routing->end()) return ROUTECAP_ERR_OUT_OF_RANGE;

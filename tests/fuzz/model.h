@@ -58,6 +58,10 @@ struct Shape {
     bool same(const Shape &o) const {
         return k == o.k && id_space == o.id_space && weights == o.weights;
     }
+    // The same with their layers, but for their provenance.
+    bool matches(const Shape &o) const;
+    // Whether rows like these take rows like the others: none that are recomputed for captured.
+    bool takes(const Shape &o) const;
     // The weights of a valid cell with so many experts, of which these were given (NULL: none): a
     // cell without experts lacks none, and one NaN spoils all.
     std::optional<std::vector<uint32_t>> weigh(size_t experts,
@@ -127,15 +131,18 @@ RoutingPtr splice(const Routing &head, const Routing &tail, uint64_t row);
 
 // Bytes of an element, by ROUTECAP_DTYPE_*; 4 of what is none.
 size_t element_bytes(int32_t dtype);
+bool of_weights(int32_t dtype);
 // Whether the bits of a weight are those of no number.
 bool is_nan(uint32_t bits, int32_t dtype);
+float widened(uint32_t bits, int32_t dtype);
 
 // What copying a routing out comes to.
 struct Copied {
     int32_t refusal = 0;           // what the options alone are refused with
     uint64_t needed = UINT64_MAX;  // bytes
     uint64_t mask_needed = 0;
-    Routing routing{};  // the layers that are copied
+    bool weights = false;  // or ids
+    Routing routing{};     // the layers that are copied
     std::vector<std::pair<uint64_t, std::pair<uint64_t, size_t>>>
         cells{};  // place, position, layer
 
@@ -143,19 +150,30 @@ struct Copied {
     void write(const routecap_copy_options &o, uint8_t *dst, uint8_t *mask) const;
 };
 Copied copied(const routecap_copy_options &o, bool masked, const Routing &whole);
+Copied copied_weights(const routecap_copy_options &o, const Routing &whole);
 
 // ---- The sink ------------------------------------------------------------------------------
 
 // What one forward pass writes, on the host backend.
 class Sink {
 public:
-    Sink(ShapePtr shape, uint32_t rows)
+    // External: no layer has memory until it is bound.
+    Sink(ShapePtr shape, uint32_t rows, bool external = false)
         : shape_(std::move(shape)),
           rows_(rows),
+          memory_(shape_->cells(), external ? Memory::kNone : Memory::kAll),
           written_(shape_->cells()),
           weights_(shape_->cells()),
           known_(shape_->cells()) {}
 
+    // Memory of the engine, with some for weights or without.
+    void bind(uint32_t first_layer, uint32_t layers, bool weights) {
+        for (uint32_t l = first_layer; l < first_layer + layers; l++)
+            memory_[l] = weights ? Memory::kAll : Memory::kIds;
+    }
+    bool has_memory_of_weights(uint32_t layer) const {
+        return shape_->weights != 0 && memory_[layer] == Memory::kAll;
+    }
     int32_t begin(uint32_t rows);
     // Records into layers, all or none; each with its ids and table.
     int32_t record(const routecap_source &source, const std::vector<routecap_layer_source> &layers);
@@ -187,12 +205,17 @@ private:
         const int32_t *live_rows, *row_base, *row_index;
     };
     int32_t check(uint32_t layer, const Placement &to) const;
+    int32_t check_weights(const routecap_source &source,
+                          const std::vector<routecap_layer_source> &layers) const;
     void put(uint32_t layer, const Placement &to,
              const std::function<std::vector<int64_t>(uint32_t row)> &cell,
              const std::function<std::vector<uint32_t>(uint32_t row)> &weights);
 
+    enum class Memory { kNone, kIds, kAll };
+
     ShapePtr shape_;
     uint32_t rows_;
+    std::vector<Memory> memory_;  // of each layer
     std::optional<uint32_t> begun_;
     std::vector<std::map<uint32_t, std::vector<int64_t>>> written_;   // of each layer, by row
     std::vector<std::map<uint32_t, std::vector<uint32_t>>> weights_;  // of those with weights

@@ -7,6 +7,7 @@ static bool any(const RowPtr &row) { return row != nullptr && row->any(); }
 int32_t append(Sequence &m, const Append &call, routecap_append_report &r) {
     const routecap_append_options &o = call.options;
     const uint64_t end = call.start + call.tokens.size();
+    if (call.routing && !m.shape->matches(*call.routing->shape)) return ROUTECAP_ERR_SHAPE_MISMATCH;
     if (call.start > m.tokens.size() || o.prompt_tokens > end) return ROUTECAP_ERR_OUT_OF_RANGE;
     if (!m.known && (call.start > 0 || end < m.tokens.size())) return ROUTECAP_ERR_STATE;
     const uint64_t both = std::min<uint64_t>(m.tokens.size(), end);

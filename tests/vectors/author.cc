@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -44,6 +45,13 @@ int64_t element(const void *memory, int32_t dtype, size_t at) {
         default: return static_cast<const int32_t *>(memory)[at];
     }
 }
+std::vector<uint32_t> bits(const void *weights, int32_t dtype, size_t at, size_t count) {
+    const size_t size = element_bytes(dtype);
+    std::vector<uint32_t> all(count);
+    for (size_t i = 0; i < count; i++)
+        std::memcpy(&all[i], static_cast<const uint8_t *>(weights) + (at + i) * size, size);
+    return all;
+}
 bool unwritten(int64_t id, int32_t dtype) {  // bytes 0x80
     const auto bytes = static_cast<int64_t>(0x8080808080808080);
     return id == (dtype == ROUTECAP_DTYPE_I64   ? bytes
@@ -65,19 +73,29 @@ struct routecap_capturer {
     bool files_in_begin;
     std::map<uint64_t, RequestPtr> requests{};
     std::map<uint64_t, Coming> coming{};
-    std::map<uint32_t, std::vector<int64_t>> memory{};  // of layers, for a router's own writes
+    // Of layers, for a router's own writes. What it does not write are no ids, and NaN.
+    struct Memory {
+        std::vector<int64_t> ids;
+        std::vector<uint8_t> weights;
+    };
+    std::map<uint32_t, Memory> memory{};
 
     // What routers have written since the last call.
     void look() {
-        for (auto &[layer, ids] : memory)
+        for (auto &[layer, written] : memory)
             for (uint32_t row = 0; row < sink.rows(); row++) {
                 const uint32_t k = shape->layers[layer].k;
-                const auto begin = ids.begin() + static_cast<ptrdiff_t>(row * k);
+                const auto begin = written.ids.begin() + static_cast<ptrdiff_t>(row * k);
                 const std::vector<int64_t> cell(begin, begin + k);
+                std::optional<std::vector<uint32_t>> weights;
+                if (sink.has_memory_of_weights(layer))
+                    weights = bits(written.weights.data(), shape->weights, row * k, k);
                 if (std::count(cell.begin(), cell.end(), INT64_MIN) == 0)
-                    sink.write(layer, row, cell);
+                    sink.write(layer, row, cell, std::move(weights));
                 std::fill_n(begin, k, INT64_MIN);
             }
+        for (auto &[layer, written] : memory)
+            std::fill(written.weights.begin(), written.weights.end(), 0xff);
     }
     RequestPtr open(uint64_t request) const {
         const auto found = requests.find(request);
@@ -90,6 +108,7 @@ struct routecap_capturer {
 struct routecap_store {
     StorePtr model;
     uint32_t key_bytes;
+    ShapePtr shape;
 };
 struct routecap_sequence {
     Sequence model;
@@ -97,12 +116,7 @@ struct routecap_sequence {
 struct routecap_routing {
     RoutingPtr model;
     int references = 1;
-    struct Segment {
-        std::vector<int16_t> wide;
-        std::vector<uint8_t> narrow, validity;
-        std::vector<uint64_t> tags;
-    };
-    std::vector<Segment> memory{};
+    std::vector<std::vector<uint8_t>> memory{};  // of each row, as it is serialised
     std::vector<routecap_segment> segments{};
     std::vector<int32_t> map{}, provenance{};
     std::vector<uint32_t> experts{}, k{}, least{}, visit{};
@@ -116,7 +130,7 @@ static int32_t give(int32_t status, RoutingPtr routing, routecap_routing **made)
 // Of a configuration, or of the view of a routing.
 template <class T>
 static ShapePtr shape_of(const T &c, int32_t id_space, const int32_t *provenance) {
-    auto shape = std::make_shared<Shape>(Shape{{}, c.k, id_space});
+    auto shape = std::make_shared<Shape>(Shape{{}, c.k, id_space, c.weights_dtype});
     for (uint32_t l = 0; l < c.layers; l++) {
         const uint32_t k = c.layer_k != nullptr ? c.layer_k[l] : c.k;
         shape->layers.push_back({c.layer_map != nullptr ? c.layer_map[l] : static_cast<int32_t>(l),
@@ -127,13 +141,17 @@ static ShapePtr shape_of(const T &c, int32_t id_space, const int32_t *provenance
     }
     return shape;
 }
+static bool no_weights(int32_t dtype) { return dtype != 0 && !of_weights(dtype); }
 static int32_t of_batch(bool all) { return answer(all ? ROUTECAP_OK : ROUTECAP_PARTIAL); }
 
 // ---- Capturers and steps
 
 int32_t routecap_capturer_create(const routecap_config *c, routecap_capturer **made) {
+    *made = nullptr;
+    if (no_weights(c->weights_dtype)) return answer(ROUTECAP_ERR_DTYPE);
     const ShapePtr shape = shape_of(*c, c->id_space, c->layer_provenance);
-    *made = new routecap_capturer{shape, Sink(shape, c->rows),
+    const bool external = (c->flags & ROUTECAP_CONFIG_EXTERNAL_SINK) != 0;
+    *made = new routecap_capturer{shape, Sink(shape, c->rows, external),
                                   Capturer(shape, c->slots != 0 ? c->slots : 2, c->flags,
                                            c->max_requests != 0 ? c->max_requests : 65536),
                                   (c->flags & ROUTECAP_CONFIG_MAY_LOSE) == 0};
@@ -192,28 +210,40 @@ int32_t routecap_step_begin(routecap_capturer *c, uint32_t rows, routecap_stream
     if (status == ROUTECAP_OK) is_lost |= !c->model.make_room_for_begin(c->files_in_begin);
     return answer(status);
 }
-int32_t routecap_layers_record(routecap_capturer *c, const routecap_source *source,
-                               const routecap_layer_source *layers, size_t, size_t count,
-                               routecap_stream) {
+static int32_t record(routecap_capturer *c, const routecap_source &source,
+                      const std::vector<routecap_layer_source> &layers) {
     c->look();
-    const bool whole = (source->flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
-    if (whole) c->sink.begin(source->rows);
-    const int32_t status = c->sink.record(*source, std::vector(layers, layers + count));
+    const bool whole = (source.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
+    if (whole) c->sink.begin(source.rows);
+    const int32_t status = c->sink.record(source, layers);
     if (whole) c->sink.snapshot();
     return answer(status);
 }
-int32_t routecap_layer_record(routecap_capturer *c, uint32_t layer, const routecap_source *source,
-                              routecap_stream stream) {
-    const routecap_layer_source one{layer, 0, source->ids, source->table};
-    return routecap_layers_record(c, source, &one, sizeof one, 1, stream);
+int32_t routecap_layers_record(routecap_capturer *c, const routecap_source *source,
+                               const routecap_layer_source *layers, size_t, size_t count,
+                               routecap_stream) {
+    if (source->ids != nullptr || source->table != nullptr || source->weights != nullptr)
+        return answer(ROUTECAP_ERR_ARGUMENT);
+    return record(c, *source, {layers, layers + count});
 }
-int32_t routecap_sink_bind(routecap_capturer *, uint32_t, uint32_t, const routecap_sink *) {
+int32_t routecap_layer_record(routecap_capturer *c, uint32_t layer, const routecap_source *source,
+                              routecap_stream) {
+    return record(c, *source, {{layer, 0, source->ids, source->table, source->weights}});
+}
+int32_t routecap_sink_bind(routecap_capturer *c, uint32_t first, uint32_t layers,
+                           const routecap_sink *sink) {
+    c->sink.bind(first, layers, sink->weights != nullptr);
     return answer(ROUTECAP_OK);
 }
 int32_t routecap_sink_layer(routecap_capturer *c, uint32_t layer, routecap_sink *sink) {
     const uint32_t rows = c->sink.rows(), k = c->shape->layers[layer].k;
-    auto &memory = c->memory.try_emplace(layer, rows * k, INT64_MIN).first->second;
-    *sink = {sink->struct_size, ROUTECAP_DTYPE_I64, memory.data(), rows, k, k, 0, 0};
+    auto &[ids, weights] = c->memory[layer];
+    ids.resize(rows * k, INT64_MIN);
+    *sink = {sink->struct_size, ROUTECAP_DTYPE_I64, ids.data(), rows, k, k, 0, 0};
+    if (c->sink.has_memory_of_weights(layer)) {
+        weights.resize(rows * k * element_bytes(c->shape->weights), 0xff);
+        sink->weights_dtype = c->shape->weights, sink->weights = weights.data();
+    }
     return answer(ROUTECAP_OK);
 }
 int32_t routecap_step_snapshot(routecap_capturer *c, routecap_stream) {
@@ -269,13 +299,15 @@ int32_t routecap_step_arrive(routecap_capturer *c, routecap_step step, const rou
     for (uint32_t l = 0; l < c->shape->cells(); l++)
         for (uint32_t r = 0; r < rows->rows; r++) {
             std::vector<int64_t> ids;
+            const auto at = static_cast<size_t>(l * layer_stride + r * row_stride);
             for (uint32_t column = 0; column < c->shape->layers[l].k; column++)
-                ids.push_back(
-                    element(rows->ids, rows->dtype,
-                            static_cast<size_t>(l * layer_stride + r * row_stride + column)));
+                ids.push_back(element(rows->ids, rows->dtype, at + column));
+            std::optional<std::vector<uint32_t>> weights;
+            if (rows->weights != nullptr)
+                weights = bits(rows->weights, c->shape->weights, at, ids.size());
             const bool none = std::any_of(ids.begin(), ids.end(),
                                           [&](int64_t id) { return unwritten(id, rows->dtype); });
-            if (!none) pass.write(l, r, std::move(ids));
+            if (!none) pass.write(l, r, std::move(ids), std::move(weights));
         }
     pass.snapshot();
     std::vector<int64_t> positions;
@@ -374,9 +406,8 @@ int32_t routecap_request_extract(routecap_capturer *c, routecap_request request,
     const int32_t status = c->model.extract(r, first, rows, mode, flags, extracted);
     return give(status, extracted, routing);
 }
-static int32_t copy(const Routing &whole, const routecap_copy_options *o, void *dst,
+static int32_t copy(const Copied &copied, const routecap_copy_options *o, void *dst,
                     size_t dst_bytes, uint8_t *mask, size_t mask_bytes, uint64_t *needed) {
-    const Copied copied = model::copied(*o, mask != nullptr, whole);
     if (copied.refusal < 0) return answer(copied.refusal);
     if (needed != nullptr) *needed = copied.needed;
     if (copied.needed > dst_bytes || (mask != nullptr && copied.mask_needed > mask_bytes))
@@ -392,7 +423,8 @@ int32_t routecap_request_extract_into(routecap_capturer *c, routecap_request req
     OPEN(request);
     Routing routing;
     const int32_t status = c->model.read(r, first, rows, false, routing);
-    return status < 0 ? answer(status) : copy(routing, o, dst, dst_bytes, mask, mask_bytes, needed);
+    if (status < 0) return answer(status);
+    return copy(copied(*o, mask != nullptr, routing), o, dst, dst_bytes, mask, mask_bytes, needed);
 }
 
 // Of each item of a batch, what it would be alone.
@@ -439,13 +471,14 @@ int32_t routecap_request_close_batch(routecap_capturer *c, const routecap_reques
 
 // ---- Stores
 
-int32_t routecap_store_create(const routecap_store_config *config, const routecap_config *,
+int32_t routecap_store_create(const routecap_store_config *config, const routecap_config *of,
                               routecap_store **store) {
     *store = new routecap_store{std::make_shared<Store>(Store{
                                     .slots = (config->flags & ROUTECAP_STORE_SLOT_KEYS) != 0,
                                     .block_rows = config->block_rows != 0 ? config->block_rows : 16,
                                     .generation = config->generation}),
-                                config->key_bytes != 0 ? config->key_bytes : 32};
+                                config->key_bytes != 0 ? config->key_bytes : 32,
+                                shape_of(*of, of->id_space, of->layer_provenance)};
     return answer(ROUTECAP_OK);
 }
 void routecap_store_free(routecap_store *store) { delete store; }
@@ -501,6 +534,7 @@ int32_t routecap_request_publish(routecap_capturer *c, routecap_request request,
                                  routecap_store *store, uint64_t first, const void *keys,
                                  size_t count, uint64_t generation) {
     OPEN(request);
+    if (!store->shape->takes(*c->shape)) return answer(ROUTECAP_ERR_SHAPE_MISMATCH);
     const std::vector<uint64_t> all = keys_of(store, keys, count);
     return answer(c->model.publish(r, store->model, first, all, generation));
 }
@@ -508,6 +542,7 @@ int32_t routecap_request_adopt(routecap_capturer *c, routecap_request request,
                                routecap_store *store, uint64_t first, const void *keys,
                                size_t count, uint64_t generation, routecap_adoption *found) {
     OPEN(request);
+    if (!c->shape->takes(*store->shape)) return answer(ROUTECAP_ERR_SHAPE_MISMATCH);
     if (first > ROUTECAP_MAX_POSITION - count * store->model->block_rows)
         return answer(ROUTECAP_ERR_OUT_OF_RANGE);
     const std::vector<uint64_t> all = keys_of(store, keys, count);
@@ -591,19 +626,19 @@ int32_t routecap_routing_view(const routecap_routing *shared, routecap_view *vie
         const bool there = row != nullptr && row->reason() == 0;
         segment.reason = there ? 0 : row != nullptr ? row->reason() : ROUTECAP_MISSING_ABSENT;
         if (there) {
-            auto &[wide, narrow, validity, tags] = r->memory[i];
-            wide.assign(row->ids.begin(), row->ids.end());
-            narrow.assign(row->ids.begin(), row->ids.end());
-            validity.assign((shape.cells() + 7) / 8, 0);
-            for (size_t l = 0; l < shape.cells(); l++)
-                validity[l / 8] = static_cast<uint8_t>(validity[l / 8] | row->valid(l) << l % 8);
-            segment.ids =
-                shape.id_bytes() == 1 ? static_cast<const void *>(narrow.data()) : wide.data();
-            segment.validity = validity.data(), segment.tag = row->tag;
+            r->memory[i] = shape.record(*row);
+            const uint8_t *const record = r->memory[i].data();
+            segment.ids = record, segment.tag = row->tag;
+            segment.validity = record + shape.cells() * shape.k * shape.id_bytes();
+            if (shape.weights != 0) {
+                segment.weights = record + shape.weights_begin();
+                segment.weights_validity = segment.validity + (shape.cells() + 7) / 8;
+            }
         }
         r->segments.push_back(segment);
     }
-    view->dtype = shape.dtype(), view->layers = static_cast<uint32_t>(shape.cells());
+    view->dtype = shape.dtype(), view->weights_dtype = shape.weights,
+    view->layers = static_cast<uint32_t>(shape.cells());
     view->k = shape.k, view->experts = shape.experts();
     view->validity_bytes = static_cast<uint32_t>((shape.cells() + 7) / 8);
     view->id_space = shape.id_space, view->complete = m.status() == ROUTECAP_OK;
@@ -620,7 +655,14 @@ int32_t routecap_routing_copy_to(const routecap_routing *r, const routecap_copy_
                                  void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
                                  uint64_t *needed) {
     READY(r);
-    return copy(*r->model, o, dst, dst_bytes, mask, mask_bytes, needed);
+    return copy(copied(*o, mask != nullptr, *r->model), o, dst, dst_bytes, mask, mask_bytes,
+                needed);
+}
+int32_t routecap_routing_copy_weights(const routecap_routing *r, const routecap_copy_options *o,
+                                      void *dst, size_t dst_bytes, uint8_t *mask, size_t mask_bytes,
+                                      uint64_t *needed) {
+    READY(r);
+    return copy(copied_weights(*o, *r->model), o, dst, dst_bytes, mask, mask_bytes, needed);
 }
 int32_t routecap_routing_split(const routecap_routing *r, uint64_t prompt, uint64_t generated,
                                routecap_routing **a, routecap_routing **b) {
@@ -669,44 +711,74 @@ int32_t routecap_routing_deserialize(const void *data, size_t bytes, uint32_t fl
     if (release != nullptr) release(context);
     return give(read->status(), std::make_shared<Routing>(*read), routing);
 }
-int32_t routecap_routing_import(const routecap_view *v, uint32_t, routecap_release release,
+// A row of a segment, or nullptr if it cannot be.
+static RowPtr imported(const routecap_view &v, const Shape &shape, const routecap_segment &s,
+                       uint64_t at, bool trusted) {
+    const size_t cells = shape.cells(), k = shape.k, bits_of_layers = (cells + 7) / 8;
+    const auto row_of = [&](const void *array, size_t bytes) {
+        return static_cast<const uint8_t *>(array) +
+               at * (v.row_stride != 0 ? v.row_stride : bytes);
+    };
+    const auto said = [&](const uint8_t *validity, size_t layer) {
+        return (row_of(validity, bits_of_layers)[layer / 8] >> layer % 8 & 1) != 0;
+    };
+    auto row = empty_row(shape, ROUTECAP_MISSING_UNWRITTEN);
+    row->tag = s.tags != nullptr ? s.tags[at] : s.tag;
+    const uint8_t *ids = row_of(s.ids, cells * k * shape.id_bytes());
+    for (size_t bit = cells; bit < bits_of_layers * 8; bit++)
+        for (const uint8_t *validity : {s.validity, s.weights_validity})
+            if (validity != nullptr && said(validity, bit)) return nullptr;
+    for (size_t l = 0; l < cells; l++) {
+        const bool valid = s.validity == nullptr || said(s.validity, l);
+        std::vector<int64_t> cell;
+        for (size_t c = 0; c < k; c++) {
+            const auto id = static_cast<uint16_t>(element(ids, v.dtype, l * k + c));
+            const bool unused = shape.fewer() && id == shape.in_memory(kUnused);
+            cell.push_back(unused ? ROUTECAP_NO_EXPERT : id);
+            if (valid) row->ids[l * k + c] = unused ? kUnused : id;
+        }
+        if (valid && !trusted && judge(cell, shape.layers[l]) != 0) return nullptr;
+        // Memory of others may say anything.
+        const int64_t reason = element(ids, v.dtype, l * k);
+        const bool known = reason >= ROUTECAP_MISSING_ABSENT && reason < 32 &&
+                           rank(static_cast<uint8_t>(reason)) > 0;
+        if (valid)
+            row->missing[l] = 0;
+        else if (known)
+            row->ids[l * k] = row->missing[l] = static_cast<uint8_t>(reason);
+        if (s.weights == nullptr) continue;
+        if (s.weights_validity != nullptr ? !said(s.weights_validity, l) : !valid) continue;
+        const std::vector<uint32_t> given = bits(
+            row_of(s.weights, cells * k * element_bytes(shape.weights)), shape.weights, l * k, k);
+        const auto experts = std::find(cell.begin(), cell.end(), ROUTECAP_NO_EXPERT) - cell.begin();
+        const auto weights = shape.weigh(static_cast<size_t>(experts), &given);
+        if (!valid || !weights) return nullptr;
+        row->weights[l] = *weights;
+    }
+    return row;
+}
+int32_t routecap_routing_import(const routecap_view *v, uint32_t flags, routecap_release release,
                                 void *context, routecap_routing **routing) {
     const ShapePtr shape = shape_of(*v, v->id_space, v->layer_provenance);
+    if (no_weights(v->weights_dtype) || v->dtype != shape->dtype())
+        return give(ROUTECAP_ERR_DTYPE, nullptr, routing);
+    const size_t of_row =
+        shape->weights_begin() +
+        shape->cells() * shape->k * (shape->weights != 0 ? element_bytes(shape->weights) : 0);
+    if (v->row_stride != 0 &&
+        (v->row_stride < of_row || v->row_stride % shape->id_bytes() != 0 ||
+         (shape->weights != 0 && v->row_stride % element_bytes(shape->weights) != 0)))
+        return give(ROUTECAP_ERR_SHAPE_MISMATCH, nullptr, routing);
     auto made = std::make_shared<Routing>(Routing{shape, v->first, v->rows});
-    const size_t width = v->row_stride != 0       ? v->row_stride
-                         : v->validity_bytes != 0 ? v->validity_bytes
-                                                  : (v->layers + 7) / 8;
-    const size_t ids_width =
-        v->row_stride != 0 ? v->row_stride : v->layers * v->k * shape->id_bytes();
     for (size_t i = 0; i < v->segment_count; i++) {
         const routecap_segment &s = v->segments[i];
         for (uint64_t at = 0; at < s.rows; at++) {
-            const auto reason =
-                static_cast<uint8_t>(s.reason != 0 ? s.reason : ROUTECAP_MISSING_ABSENT);
-            auto row = empty_row(*shape, reason);
-            row->tag = s.tags != nullptr ? s.tags[at] : s.tag;
-            const auto *ids = static_cast<const uint8_t *>(s.ids) + at * ids_width;
-            for (size_t l = 0; l < v->layers && s.ids != nullptr; l++) {
-                const bool valid =
-                    s.validity == nullptr || (s.validity[at * width + l / 8] >> l % 8 & 1) != 0;
-                const size_t cell = l * v->k;
-                const int64_t said = element(ids, v->dtype, cell);
-                // Memory of others may say anything.
-                const bool known = said >= ROUTECAP_MISSING_ABSENT && said < 32 &&
-                                   model::rank(static_cast<uint8_t>(said)) > 0;
-                row->missing[l] = valid   ? 0
-                                  : known ? static_cast<uint8_t>(said)
-                                          : static_cast<uint8_t>(ROUTECAP_MISSING_UNWRITTEN);
-                for (size_t k = 0; k < v->k; k++) {
-                    const auto id = static_cast<uint16_t>(element(ids, v->dtype, cell + k));
-                    const bool unused = shape->fewer() && id == shape->in_memory(kUnused);
-                    row->ids[l * v->k + k] = valid    ? (unused ? kUnused : id)
-                                             : k == 0 ? row->missing[l]
-                                                      : uint16_t{0};
-                }
-            }
-            if (s.ids == nullptr) row->tag = 0;
-            if (s.ids != nullptr || s.reason != 0) made->content[s.first + at] = row;
+            RowPtr &row = made->content[s.first + at];
+            row = s.ids != nullptr
+                      ? imported(*v, *shape, s, at, (flags & ROUTECAP_IMPORT_TRUSTED) != 0)
+                      : empty_row(*shape, static_cast<uint8_t>(
+                                              s.reason != 0 ? s.reason : ROUTECAP_MISSING_ABSENT));
+            if (row == nullptr) return give(ROUTECAP_ERR_FORMAT, nullptr, routing);
         }
     }
     if (release != nullptr) release(context);
@@ -722,17 +794,36 @@ int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const vo
     if (!whole_a || !whole_b) return answer(ROUTECAP_ERR_FORMAT);
     const RoutingPtr made = model::splice(*whole_a, *whole_b, row);
     if (made == nullptr) return answer(ROUTECAP_ERR_SHAPE_MISMATCH);
-    const std::vector<uint8_t> data = made->serialize();  // as a header alone
-    splice->pieces = 1, splice->bytes = splice->header_bytes = data.size();
-    if (capacity < data.size()) return answer(ROUTECAP_ERR_BUFFER_TOO_SMALL);
-    std::copy(data.begin(), data.end(), static_cast<uint8_t *>(header));
-    pieces[0] = {0, data.size(), ROUTECAP_PIECE_HEADER, 0};
+    const std::vector<uint8_t> data = made->serialize();
+    const uint64_t header_bytes = reader::fixed(data)->header_bytes;
+    // The rows of each that are there, from a position to another.
+    std::vector<routecap_piece> all = {{0, header_bytes, ROUTECAP_PIECE_HEADER, 0}};
+    const auto add = [&](const Routing &of, const uint8_t *bytes, size_t size, uint64_t from,
+                         uint64_t end, int32_t source) {
+        uint64_t before = 0, rows = 0;
+        for (const auto &[position, each] : of.content) {
+            before += each->reason() == 0 && position < from;
+            rows += each->reason() == 0 && position >= from && position < end;
+        }
+        const auto f = reader::fixed({bytes, bytes + size});
+        if (rows > 0)
+            all.push_back({f->header_bytes + before * f->stride, rows * f->stride, source, 0});
+    };
+    add(*whole_a, a, head_bytes, 0, row, ROUTECAP_PIECE_HEAD);
+    add(*whole_b, b, tail_bytes, row, UINT64_MAX, ROUTECAP_PIECE_TAIL);
+    splice->pieces = static_cast<uint32_t>(all.size());
+    splice->bytes = data.size(), splice->header_bytes = header_bytes;
+    if (capacity < header_bytes) return answer(ROUTECAP_ERR_BUFFER_TOO_SMALL);
+    std::copy_n(data.begin(), header_bytes, static_cast<uint8_t *>(header));
+    std::copy(all.begin(), all.end(), pieces);
     return answer(ROUTECAP_OK);
 }
 
 // ---- Sequences
 
 int32_t routecap_sequence_create(const routecap_sequence_config *c, routecap_sequence **sequence) {
+    *sequence = nullptr;
+    if (no_weights(c->weights_dtype)) return answer(ROUTECAP_ERR_DTYPE);
     *sequence = new routecap_sequence{};
     (*sequence)->model.shape = shape_of(*c, c->id_space, nullptr);
     return answer(ROUTECAP_OK);
@@ -812,17 +903,23 @@ const std::map<std::string, std::set<std::string>> kDecides = {
     {"RECOMPUTED", {}},
     {"TOO_MANY_REQUESTS", {}},
     {"BUFFER_TOO_SMALL", {}},
-    {"ARGUMENT", {"request_extract_into", "routing_copy_to"}},
-    {"DTYPE", {"request_extract_into", "routing_copy_to"}},
+    {"ARGUMENT",
+     {"request_extract_into", "routing_copy_to", "routing_copy_weights", "layers_record"}},
+    {"DTYPE",
+     {"request_extract_into", "routing_copy_to", "routing_copy_weights", "capturer_create",
+      "layer_record", "layers_record", "routing_import", "sequence_create"}},
     {"UNKNOWN_LAYER",
-     {"request_extract_into", "routing_copy_to", "layer_record", "layers_record",
-      "capturer_probe"}},
+     {"request_extract_into", "routing_copy_to", "routing_copy_weights", "layer_record",
+      "layers_record", "capturer_probe"}},
     {"CAPACITY", {"step_begin", "layer_record", "layers_record", "capturer_probe"}},
     {"CONFLICT", {"routing_merge", "layer_record", "layers_record", "sequence_append"}},
     {"SHAPE_MISMATCH",
-     {"routing_merge", "layer_record", "layers_record", "request_attach", "serialized_splice"}},
-    {"STATE", {"capturer_probe", "request_publish", "request_adopt", "store_contains"}},
-    {"FORMAT", {"routing_deserialize", "serialized_splice"}},
+     {"routing_merge", "routing_import", "layer_record", "layers_record", "request_attach",
+      "request_publish", "request_adopt", "sequence_append", "serialized_splice"}},
+    {"STATE",
+     {"capturer_probe", "layer_record", "layers_record", "request_publish", "request_adopt",
+      "sequence_append", "store_contains"}},
+    {"FORMAT", {"routing_deserialize", "routing_import", "serialized_splice"}},
 };
 // Calls that the model does not answer, and that do nothing to what it answers.
 const std::set<std::string> kAside = {
@@ -854,18 +951,6 @@ void names(const json &value, std::set<std::string> &found) {
         for (const json &each : value) names(each, found);
 }
 
-// Which the model does not know.
-bool brings_weights(const json &in) {
-    for (const char *of : {"config", "shape", "view"})
-        if (in.contains(of) && in[of].value("weights_dtype", 0) != 0) return true;
-    for (const char *of : {"data", "head", "tail"})
-        if (in.contains(of) && in[of].size() > 1) {  // 64 bytes in each line
-            const auto line = in[of][1].get<std::string>();
-            if (line.size() >= 32 && line.substr(24, 8) != "00000000") return true;
-        }
-    return false;
-}
-
 }  // namespace
 
 bool lost() { return std::exchange(is_lost, false); }
@@ -880,7 +965,6 @@ std::string Vector::reason(const json &call) const {
         return "a capturer that owns no rows";
     if (name == "capturer_create" && (config.value("flags", 0) & ROUTECAP_CONFIG_CHECKED) != 0)
         return "checked mode";
-    if (brings_weights(in)) return "weights";
     if (kOver.count(name) > 0 || kAside.count(name) > 0) return name;
     std::set<std::string> used;
     names(in, used);
