@@ -784,6 +784,19 @@ int32_t routecap_routing_import(const routecap_view *v, uint32_t flags, routecap
     if (release != nullptr) release(context);
     return give(made->status(), made, routing);
 }
+int32_t routecap_serialized_info(const void *data, size_t bytes, routecap_serialized *info) {
+    if (bytes < ROUTECAP_SERIALIZED_MIN) return answer(ROUTECAP_ERR_BUFFER_TOO_SMALL);
+    const auto *from = static_cast<const uint8_t *>(data);
+    const auto f = reader::fixed({from, from + bytes});
+    if (!f) return answer(ROUTECAP_ERR_FORMAT);
+    info->version = 1, info->bytes = f->bytes, info->header_bytes = f->header_bytes;
+    info->first = f->first, info->rows = f->rows;
+    info->layers = static_cast<uint32_t>(f->layers), info->k = static_cast<uint32_t>(f->k);
+    info->dtype = static_cast<int32_t>(f->dtype);
+    info->id_space = static_cast<int32_t>(f->id_space);
+    info->weights_dtype = static_cast<int32_t>(f->weights);
+    return answer(ROUTECAP_OK);
+}
 int32_t routecap_serialized_splice(const void *head, size_t head_bytes, const void *tail,
                                    size_t tail_bytes, uint64_t row, void *header, size_t capacity,
                                    routecap_piece *pieces, size_t, size_t,
@@ -919,7 +932,7 @@ const std::map<std::string, std::set<std::string>> kDecides = {
     {"STATE",
      {"capturer_probe", "layer_record", "layers_record", "request_publish", "request_adopt",
       "sequence_append", "store_contains"}},
-    {"FORMAT", {"routing_deserialize", "routing_import", "serialized_splice"}},
+    {"FORMAT", {"routing_deserialize", "routing_import", "serialized_info", "serialized_splice"}},
 };
 // Calls that the model does not answer, and that do nothing to what it answers.
 const std::set<std::string> kAside = {
@@ -934,7 +947,6 @@ const std::set<std::string> kAside = {
     "sink_layer",
     "sequence_serialize",
     "sequence_deserialize",
-    "serialized_info",
     "store_config_init",
     "key_chain",
 };
@@ -992,6 +1004,11 @@ bool Vector::answers(const json &call) {
     if (kOver.count(name) > 0 || why == "a budget" || why == "checked mode") over_ = why;
     if (call.contains("out")) names(call["out"], unknown_);
     return false;
+}
+
+bool Vector::answered(json call, const json &wrong) {
+    if (wrong.contains("status")) call["status"] = wrong["status"];
+    return answers(call) && kUnknown.count(wrong["field"]) == 0;
 }
 
 Vector::~Vector() { counts.vectors++, counts.whole += whole_; }

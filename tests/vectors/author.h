@@ -19,6 +19,8 @@ public:
     ~Vector();
     // Whether the model answers this call of it.
     bool answers(const json &call);
+    // The same of a call that says something wrong, as the vector was before.
+    bool answered(json call, const json &wrong);
 
 private:
     std::string reason(const json &call) const;  // why not; "" if it does

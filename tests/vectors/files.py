@@ -5,7 +5,8 @@ files.py                         lays them out
 files.py --check                 fails if a file is laid out otherwise, if a name is used twice,
                                  or if a function or status of the headers is in no vector
 files.py --mutate N DIRECTORY    writes N files of one vector each, in which one expectation is
-                                 wrong: a replayer must fail every one
+                                 wrong: a replayer must fail every one. `wrong` has the call, the
+                                 field, and the status that the call had
 """
 
 import copy
@@ -53,7 +54,8 @@ def written(topic):
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-        lines.append("]}" + ("," if i + 1 < len(topic["vectors"]) else ""))
+        wrong = f', "wrong": {json.dumps(vector["wrong"])}' if "wrong" in vector else ""
+        lines.append("]" + wrong + "}" + ("," if i + 1 < len(topic["vectors"]) else ""))
     return "\n".join(lines) + "\n]}\n"
 
 
@@ -153,6 +155,9 @@ def mutants(topics, count):
         holder = at(vector["calls"][c], path[:-1])
         holder[path[-1]] = wrong(holder[path[-1]])
         vector["name"] += f"; wrong: call {c}, {'.'.join(map(str, path))}"
+        field = next(step for step in reversed(path) if isinstance(step, str))
+        was = topic["vectors"][v]["calls"][c].get("status")
+        vector["wrong"] = {"call": c, "field": field} | ({"status": was} if was else {})
         yield topic["topic"], vector
 
 
