@@ -171,9 +171,7 @@ public:
         for (uint32_t l = first_layer; l < first_layer + layers; l++)
             memory_[l] = weights ? Memory::kAll : Memory::kIds;
     }
-    bool has_memory_of_weights(uint32_t layer) const {
-        return shape_->weights != 0 && memory_[layer] == Memory::kAll;
-    }
+    bool has_memory(uint32_t layer) const { return memory_[layer] != Memory::kNone; }
     int32_t begin(uint32_t rows);
     // Records into layers, all or none; each with its ids and table.
     int32_t record(const routecap_source &source, const std::vector<routecap_layer_source> &layers);

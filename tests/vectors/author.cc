@@ -71,31 +71,55 @@ struct routecap_capturer {
     Sink sink;
     Capturer model;
     bool files_in_begin;
+    int32_t sink_dtype;
+    bool begun = false;  // a step: the addresses of sinks are fixed
     std::map<uint64_t, RequestPtr> requests{};
     std::map<uint64_t, Coming> coming{};
-    // Of layers, for a router's own writes. What it does not write are no ids, and NaN.
+    // Of a layer, for a router's own writes: the engine's, or the library's.
     struct Memory {
-        std::vector<int64_t> ids;
-        std::vector<uint8_t> weights;
+        int32_t dtype;
+        int64_t row_stride;
+        uint8_t *ids, *weights;  // weights: nullptr if there is no place for them
+        std::vector<uint8_t> own_ids{}, own_weights{};
+        bool same(const Memory &o) const {
+            return dtype == o.dtype && row_stride == o.row_stride && ids == o.ids &&
+                   weights == o.weights;
+        }
     };
     std::map<uint32_t, Memory> memory{};
 
-    // What routers have written since the last call.
+    // The layer's; nullptr if it has none yet.
+    const Memory *memory_of(uint32_t layer) {
+        const uint32_t k = shape->layers[layer].k;
+        if (memory.count(layer) > 0) return &memory.at(layer);
+        if (!sink.has_memory(layer)) return nullptr;
+        Memory &of = memory[layer] = {sink_dtype, k, nullptr, nullptr};
+        of.own_ids.resize(sink.rows() * k * element_bytes(sink_dtype), 0x80);
+        of.ids = of.own_ids.data();
+        if (shape->weights == 0) return &of;
+        of.own_weights.resize(sink.rows() * k * element_bytes(shape->weights), 0xff);
+        of.weights = of.own_weights.data();
+        return &of;
+    }
+    // What routers have written since the last call. What they do not write are no ids, and NaN.
     void look() {
-        for (auto &[layer, written] : memory)
+        for (auto &[layer, of] : memory)
             for (uint32_t row = 0; row < sink.rows(); row++) {
                 const uint32_t k = shape->layers[layer].k;
-                const auto begin = written.ids.begin() + static_cast<ptrdiff_t>(row * k);
-                const std::vector<int64_t> cell(begin, begin + k);
+                const auto at = static_cast<size_t>(row * of.row_stride);
+                std::vector<int64_t> ids;
+                for (uint32_t c = 0; c < k; c++) ids.push_back(element(of.ids, of.dtype, at + c));
                 std::optional<std::vector<uint32_t>> weights;
-                if (sink.has_memory_of_weights(layer))
-                    weights = bits(written.weights.data(), shape->weights, row * k, k);
-                if (std::count(cell.begin(), cell.end(), INT64_MIN) == 0)
-                    sink.write(layer, row, cell, std::move(weights));
-                std::fill_n(begin, k, INT64_MIN);
+                if (of.weights != nullptr) weights = bits(of.weights, shape->weights, at, k);
+                if (std::none_of(ids.begin(), ids.end(), [&, dtype = of.dtype](int64_t id) {
+                        return unwritten(id, dtype);
+                    }))
+                    sink.write(layer, row, std::move(ids), std::move(weights));
+                const size_t size = element_bytes(of.dtype), weight = element_bytes(shape->weights);
+                std::fill_n(of.ids + at * size, k * size, uint8_t{0x80});
+                if (of.weights != nullptr)
+                    std::fill_n(of.weights + at * weight, k * weight, uint8_t{0xff});
             }
-        for (auto &[layer, written] : memory)
-            std::fill(written.weights.begin(), written.weights.end(), 0xff);
     }
     RequestPtr open(uint64_t request) const {
         const auto found = requests.find(request);
@@ -142,6 +166,10 @@ static ShapePtr shape_of(const T &c, int32_t id_space, const int32_t *provenance
     return shape;
 }
 static bool no_weights(int32_t dtype) { return dtype != 0 && !of_weights(dtype); }
+// Weights that are given have the dtype of all, and those that are not have none.
+static bool fits_not(const Shape &shape, const void *weights, int32_t dtype) {
+    return weights != nullptr ? dtype == 0 || dtype != shape.weights : dtype != 0;
+}
 static int32_t of_batch(bool all) { return answer(all ? ROUTECAP_OK : ROUTECAP_PARTIAL); }
 
 // ---- Capturers and steps
@@ -154,7 +182,8 @@ int32_t routecap_capturer_create(const routecap_config *c, routecap_capturer **m
     *made = new routecap_capturer{shape, Sink(shape, c->rows, external),
                                   Capturer(shape, c->slots != 0 ? c->slots : 2, c->flags,
                                            c->max_requests != 0 ? c->max_requests : 65536),
-                                  (c->flags & ROUTECAP_CONFIG_MAY_LOSE) == 0};
+                                  (c->flags & ROUTECAP_CONFIG_MAY_LOSE) == 0,
+                                  c->sink_dtype != 0 ? c->sink_dtype : ROUTECAP_DTYPE_I16};
     owners[&(*made)->model] = *made;
     return answer(ROUTECAP_OK);
 }
@@ -207,6 +236,7 @@ int32_t routecap_capturer_probe(routecap_capturer *c, uint32_t rows, routecap_la
 int32_t routecap_step_begin(routecap_capturer *c, uint32_t rows, routecap_stream) {
     c->look();
     const int32_t status = c->sink.begin(rows);
+    c->begun |= status == ROUTECAP_OK;
     if (status == ROUTECAP_OK) is_lost |= !c->model.make_room_for_begin(c->files_in_begin);
     return answer(status);
 }
@@ -214,7 +244,7 @@ static int32_t record(routecap_capturer *c, const routecap_source &source,
                       const std::vector<routecap_layer_source> &layers) {
     c->look();
     const bool whole = (source.flags & ROUTECAP_SOURCE_WHOLE_STEP) != 0;
-    if (whole) c->sink.begin(source.rows);
+    if (whole) c->begun |= c->sink.begin(source.rows) == ROUTECAP_OK;
     const int32_t status = c->sink.record(source, layers);
     if (whole) c->sink.snapshot();
     return answer(status);
@@ -232,18 +262,46 @@ int32_t routecap_layer_record(routecap_capturer *c, uint32_t layer, const routec
 }
 int32_t routecap_sink_bind(routecap_capturer *c, uint32_t first, uint32_t layers,
                            const routecap_sink *sink) {
+    const Shape &shape = *c->shape;
+    if (first >= shape.cells() || layers > shape.cells() - first)
+        return answer(ROUTECAP_ERR_UNKNOWN_LAYER);
+    if (sink->ids == nullptr) return answer(ROUTECAP_ERR_ARGUMENT);
+    const std::set<int32_t> dtypes = {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64};
+    if (dtypes.count(sink->dtype) == 0 || fits_not(shape, sink->weights, sink->weights_dtype))
+        return answer(ROUTECAP_ERR_DTYPE);
+    const int64_t k = sink->k, rows = sink->rows,
+                  row_stride = sink->row_stride != 0 ? sink->row_stride : k,
+                  layer_stride = sink->layer_stride != 0 ? sink->layer_stride : rows * row_stride;
+    bool fits = sink->rows >= c->sink.rows() && row_stride >= k &&
+                (layers == 1 || layer_stride >= (rows - 1) * row_stride + k ||
+                 (layer_stride >= k && row_stride >= (layers - 1) * layer_stride + k));
+    for (uint32_t l = first; l < first + layers; l++) fits &= shape.layers[l].k == sink->k;
+    if (!fits) return answer(ROUTECAP_ERR_SHAPE_MISMATCH);
+    const auto bound = [&](uint32_t layer) -> routecap_capturer::Memory {
+        const auto at = static_cast<size_t>((layer - first) * layer_stride);
+        auto *const ids = static_cast<uint8_t *>(sink->ids);
+        auto *const weights = static_cast<uint8_t *>(sink->weights);
+        return {sink->dtype, row_stride, ids + at * element_bytes(sink->dtype),
+                weights != nullptr ? weights + at * element_bytes(shape.weights) : nullptr};
+    };
+    for (uint32_t l = first; l < first + layers; l++) {
+        const auto known = c->memory.find(l);
+        if (known != c->memory.end() ? !known->second.same(bound(l)) : c->begun)
+            return answer(ROUTECAP_ERR_STATE);
+    }
+    for (uint32_t l = first; l < first + layers; l++) c->memory[l] = bound(l);
     c->sink.bind(first, layers, sink->weights != nullptr);
     return answer(ROUTECAP_OK);
 }
 int32_t routecap_sink_layer(routecap_capturer *c, uint32_t layer, routecap_sink *sink) {
-    const uint32_t rows = c->sink.rows(), k = c->shape->layers[layer].k;
-    auto &[ids, weights] = c->memory[layer];
-    ids.resize(rows * k, INT64_MIN);
-    *sink = {sink->struct_size, ROUTECAP_DTYPE_I64, ids.data(), rows, k, k, 0, 0};
-    if (c->sink.has_memory_of_weights(layer)) {
-        weights.resize(rows * k * element_bytes(c->shape->weights), 0xff);
-        sink->weights_dtype = c->shape->weights, sink->weights = weights.data();
-    }
+    if (layer >= c->shape->cells()) return answer(ROUTECAP_ERR_UNKNOWN_LAYER);
+    *sink = {.struct_size = sink->struct_size};
+    const auto *memory = c->memory_of(layer);
+    if (memory == nullptr) return answer(ROUTECAP_OK);
+    sink->dtype = memory->dtype, sink->ids = memory->ids, sink->rows = c->sink.rows();
+    sink->k = c->shape->layers[layer].k, sink->row_stride = memory->row_stride;
+    sink->weights = memory->weights;
+    if (sink->weights != nullptr) sink->weights_dtype = c->shape->weights;
     return answer(ROUTECAP_OK);
 }
 int32_t routecap_step_snapshot(routecap_capturer *c, routecap_stream) {
@@ -279,11 +337,22 @@ int32_t routecap_step_issue(routecap_capturer *c, const routecap_span *given, si
         c->coming[*step] = {{given, given + count}, o.positions, o.positions_dtype};
     return answer(all);
 }
+// Of rows that may still arrive.
+static int32_t arrival_refusal(const routecap_capturer &c, const routecap_sink *rows) {
+    if (rows == nullptr) return ROUTECAP_OK;
+    const std::set<int32_t> dtypes = {ROUTECAP_DTYPE_I16, ROUTECAP_DTYPE_I32, ROUTECAP_DTYPE_I64};
+    if (dtypes.count(rows->dtype) == 0 || fits_not(*c.shape, rows->weights, rows->weights_dtype))
+        return ROUTECAP_ERR_DTYPE;
+    const bool narrow = (rows->row_stride != 0 && rows->row_stride < rows->k) ||
+                        (rows->layer_stride != 0 && rows->layer_stride < rows->k);
+    return rows->k != c.shape->k || narrow ? ROUTECAP_ERR_SHAPE_MISMATCH : ROUTECAP_OK;
+}
 int32_t routecap_step_arrive(routecap_capturer *c, routecap_step step, const routecap_sink *rows) {
     const auto found = c->coming.find(step);
     if (found == c->coming.end())
         return answer(c->model.poll(step) < 0 ? ROUTECAP_ERR_UNKNOWN_STEP : ROUTECAP_OK);
     const Coming coming = found->second;
+    if (const int32_t refused = arrival_refusal(*c, rows); refused < 0) return answer(refused);
     c->coming.erase(found);
     if (rows == nullptr) {
         for (const routecap_span &s : coming.spans)  // the model loses no drafts
@@ -917,21 +986,24 @@ const std::map<std::string, std::set<std::string>> kDecides = {
     {"TOO_MANY_REQUESTS", {}},
     {"BUFFER_TOO_SMALL", {}},
     {"ARGUMENT",
-     {"request_extract_into", "routing_copy_to", "routing_copy_weights", "layers_record"}},
+     {"request_extract_into", "routing_copy_to", "routing_copy_weights", "layers_record",
+      "sink_bind"}},
     {"DTYPE",
      {"request_extract_into", "routing_copy_to", "routing_copy_weights", "capturer_create",
-      "layer_record", "layers_record", "routing_import", "sequence_create"}},
+      "layer_record", "layers_record", "routing_import", "sequence_create", "sink_bind",
+      "step_arrive"}},
     {"UNKNOWN_LAYER",
      {"request_extract_into", "routing_copy_to", "routing_copy_weights", "layer_record",
-      "layers_record", "capturer_probe"}},
+      "layers_record", "sink_bind", "sink_layer", "capturer_probe"}},
     {"CAPACITY", {"step_begin", "layer_record", "layers_record", "capturer_probe"}},
     {"CONFLICT", {"routing_merge", "layer_record", "layers_record", "sequence_append"}},
     {"SHAPE_MISMATCH",
      {"routing_merge", "routing_import", "layer_record", "layers_record", "request_attach",
-      "request_publish", "request_adopt", "sequence_append", "serialized_splice"}},
+      "request_publish", "request_adopt", "sequence_append", "serialized_splice", "sink_bind",
+      "step_arrive"}},
     {"STATE",
-     {"capturer_probe", "layer_record", "layers_record", "request_publish", "request_adopt",
-      "sequence_append", "store_contains"}},
+     {"capturer_probe", "layer_record", "layers_record", "sink_bind", "request_publish",
+      "request_adopt", "sequence_append", "store_contains"}},
     {"FORMAT", {"routing_deserialize", "routing_import", "serialized_info", "serialized_splice"}},
 };
 // Calls that the model does not answer, and that do nothing to what it answers.
@@ -944,7 +1016,6 @@ const std::set<std::string> kAside = {
     "config_memory",
     "router_init",
     "copy_options_init",
-    "sink_layer",
     "sequence_serialize",
     "sequence_deserialize",
     "store_config_init",
