@@ -208,6 +208,7 @@ for name, one in asked.items():
         judge(name, index)
 for note in notes[:12]:
     print(*note)
+print(*oracle.notes, sep="\n")
 print(
     f"steps {steps}, begun anew {oracle.begun_anew()}, versions {oracle.version}, odd {dict(odd)},"
     f" routers' weights {'compared' if router_weights.WANTED else 'off'}"

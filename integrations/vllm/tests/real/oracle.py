@@ -30,12 +30,13 @@ class Oracle:
     block: rows of a block of the KV cache.
     version: of the weights, as whoever changes them says.
     lives: {request: [{position: Row}]}: one for each time that it began.
-    odd: a Counter of what must not be.
+    odd: a Counter of what must not be. notes: what is known of the first rows without an owner.
     """
 
     def __init__(self, block, rows=8192):
         self.block, self.version = block, 0
         self.lives, self.odd = collections.defaultdict(list), collections.Counter()
+        self.notes = []
         self._buffers, self._layers, self._tables, self._slots = [], {}, {}, {}
         self._drafts = {}  # of the last step, {request: how many}
         self._told = self._batch = None
@@ -121,6 +122,12 @@ class Oracle:
             found = [name for name in here if computed[name] <= position] or here
             if len(found) != 1:
                 self.odd[f"rows of {len(found)} owners"] += 1
+                if len(self.notes) < 12:
+                    near = [
+                        (name, first + slot % self.block, known[name], computed[name], counts[name])
+                        for name, first in owners[slot // self.block]
+                    ]
+                    self.notes.append(f"slot {slot}, position {position}, of {near}")
                 continue
             self._slots[slot] = Row(row, self.version, found[0], False)
             self.lives[found[0]][-1][position] = self._slots[slot]
