@@ -21,6 +21,8 @@ CACHE = "cache" if VERSION >= (5, 24) else "past_key_values"
 """By which a model is given its cache, and gives it back."""
 RESET_EMPTIES = VERSION >= (5, 18)
 """Before, a layer that grows keeps its columns when it is reset, with zeros in them."""
+HAS_LOOPS = "inkling2_loop_text" in CONFIG_MAPPING
+"""Whether a family of this release has layers that run in a loop."""
 EXPERTS, K = 8, 2
 PAD, EOS, VOCABULARY = 0, 2, 128
 
@@ -214,6 +216,20 @@ def make_of(config: Any, seed: int = 0) -> Any:
             torch.nn.init.normal_(parameter, std=0.3)
     model.generation_config.pad_token_id = PAD
     return model
+
+
+def make_looped(**changes: Any) -> Any:
+    """A model of four layers, of which 1 and 2 run three times."""
+    sizes = {
+        "vocab_size": VOCABULARY, "unpadded_vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 2, "swa_head_dim": 16, "sliding_window_size": 8, "d_rel": 4, "rel_extent": 16,
+        "max_position_embeddings": 128, "moe_intermediate_size": 32, "n_routed_experts": EXPERTS, "num_experts_per_tok": K,
+        "layer_types": ["hybrid_sliding", "hybrid"] * 2, "n_layers_per_attn_res_block": 1, "loop_layer_index_start": 1,
+        "loop_layer_index_end": 3, "loop_num_passes": 3, "loop_gate_rank": 8, "pad_token_id": PAD, "bos_token_id": 1,
+        "eos_token_id": EOS,
+    }  # fmt: skip
+    return make_of(CONFIG_MAPPING["inkling2_loop_text"](**sizes | changes))
 
 
 def checkpoint(model: Any, **options: Any) -> None:

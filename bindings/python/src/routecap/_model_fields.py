@@ -320,7 +320,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "inkling2_loop_text": _family(
             num_hidden_layers=24, n_routed_experts=128, num_experts_per_tok=8, loop_num_passes=3,
-            loop_layer_index_start=6, loop_layer_index_end=18, uncaptured="layers run in a loop",
+            loop_layer_index_start=6, loop_layer_index_end=18,
         ),
         "inkling2_text": _family(num_hidden_layers=48, n_routed_experts=384, num_experts_per_tok=8),
         "jamba": _family(

@@ -406,7 +406,7 @@ def _describe(fields: _Fields, family: str | None, elsewhere: tuple[str, ...]) -
         groups=groups,
         groups_kept=kept,
         banks=banks,
-        uncaptured=_uncaptured(known, layer_visit),
+        uncaptured=known.uncaptured if known else "",
         elsewhere=(known.elsewhere if known else ()) + elsewhere,
         unknown=tuple(name for name, value in answer.items() if value is None),
         assumed=tuple(name for name, absent in concluded.items() if absent),
@@ -464,12 +464,6 @@ def _banks(fields: _Fields) -> int:
     if isinstance(experts, (list, tuple)) and layers is not None and 1 < len(experts) < layers:
         return max(known, len(experts))
     return known
-
-
-def _uncaptured(known: Family | None, layer_visit: tuple[int, ...] | None) -> str:
-    if known is None or (in_use.LOOPS[0] in known.fields and not any(layer_visit or (1,))):
-        return ""
-    return known.uncaptured
 
 
 def _chosen(fields: _Fields) -> int | None:

@@ -57,8 +57,8 @@ def attach(
         unchecked: As for `routecap_transformers.attach`.
 
     Raises:
-        ValueError: The model has no experts, or routes in a way that is not known, or this release
-            of transformers is not.
+        ValueError: The model has no experts, or routes in a way that is not known or not replayed,
+            or this release of transformers is not known.
     """
     expect_model("attach", model)
     expect_known(model, unchecked)
@@ -76,6 +76,13 @@ class ModelReplay(Replay):
                 f"{odd.name} gives a token {odd.k} experts and {taps[0].name} {taps[0].k}: layers"
                 " with a k of their own are captured, and not replayed"
             )
+        for tap in taps:
+            if tap.visit:
+                runs = sum(tap.module is each.module for each in taps)
+                raise ValueError(
+                    f"{tap.name} runs {runs} times in a forward pass: such layers are captured, and not"
+                    " replayed. Train this model without replay"
+                )
         self._taps = taps
         self._sequences: _Sequences | None = None
         self._tried = False

@@ -21,7 +21,7 @@ from routecap.adapter import HeldIds, in_backward
 
 from routecap_tools.metrics import Server, serve_rank
 from . import _ledger, _ops
-from ._chosen import expect_ids, expect_weights, kept_weights
+from ._chosen import Chosen, device_of, expect_ids, expect_weights, kept_weights
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._places import expect_further, expect_known
@@ -148,7 +148,7 @@ class Capture(Followed):
                     f"{tap.name} is captured already: detach that capture first, by its detach() or"
                     " by routecap_transformers.detach(model)"
                 )
-        self._devices = [_device_of(tap.module) for tap in taps]
+        self._devices = [device_of(tap.module) for tap in taps]
         self._device = next(
             (device for device in self._devices if device.type != "meta"), torch.device("cpu")
         )
@@ -165,6 +165,7 @@ class Capture(Followed):
             "k": max(tap.k for tap in taps),
             "layer_k": [tap.k for tap in taps],
             "layer_map": [tap.layer for tap in taps],
+            "layer_visit": [tap.visit for tap in taps],
             "layer_experts": [tap.experts for tap in taps],
             "layer_provenance": ["recomputed" if tap.router else "captured" for tap in taps],
             "rows": _ROWS,
@@ -184,7 +185,7 @@ class Capture(Followed):
         self._on_stack = False  # its call is found there
         self._inside = False  # a step is begun, and its snapshot not made
         self._rows = 0  # of that step
-        self._recorded: set[int] = set()  # layers of it, by their number among the taps
+        self._chosen = Chosen(taps)  # in that step
         self._unfollowed = 0  # forward passes that ran without anybody to say whose rows they had
         self._unseen = 0  # of which nothing was seen but that they ran
         self._begun = False  # the decoder's hooks, by its forward or by what compilers made of it
@@ -228,6 +229,8 @@ class Capture(Followed):
             around(model, self._before_model, self._after_model)
         around(decoder, self._before_decoder, self._after_decoder)
         for index, tap in enumerate(self.taps):
+            if tap.visit:  # the hook of the first has all
+                continue
             register = (
                 tap.module.register_forward_pre_hook
                 if tap.before
@@ -303,10 +306,15 @@ class Capture(Followed):
             return
         self._skipped_to(module, output)
         if self._mine():
-            if self._inside and output is not None:
-                self._snapshot()
-            self._inside = False
-            self._end(module, output)
+            try:
+                if self._inside and output is not None:
+                    self._snapshot()
+            except BaseException:
+                output = None
+                raise
+            finally:
+                self._inside = False
+                self._end(module, output)
 
     def _enter(self, module: nn.Module) -> None:
         """A forward pass begins, with the model or, within it or alone, with its decoder."""
@@ -371,8 +379,7 @@ class Capture(Followed):
                 self._lock.release()
         if output is not None and self._begun and not self._looked:
             self._looked = True  # later ones may be graphs, which call nothing
-            every = set(range(len(self.taps)))
-            if silent := [self.taps[each].layer for each in sorted(every - self._recorded)]:
+            if silent := self._chosen.silent_layers():
                 passed = "were not seen to choose in the first forward pass"
                 self._say(
                     f"layers {silent} {passed}: they do not run, or the model {_COMPILED_BEFORE}"
@@ -416,7 +423,7 @@ class Capture(Followed):
         self._held.begin(self._kind())
         self.capturer.begin(rows)
         self._inside, self._rows = True, rows
-        self._recorded.clear()
+        self._chosen.begin()
 
     def _kind(self) -> str | None:
         """How the experts are computed: by other kernels, which may treat ids in another way. None:
@@ -428,20 +435,14 @@ class Capture(Followed):
     def _record(
         self, index: int, ids: torch.Tensor, weights: torch.Tensor | None, hold: bool = False
     ) -> None:
-        """hold: the ids lie in memory that nothing but their tensor's end makes free; a compiler's
-        may be used again.
+        """index: of the module's first tap. hold: the ids lie in memory that nothing but their
+        tensor's end makes free; a compiler's may be used again.
         """
         if not self._inside:  # a layer is computed again, in backward
             return
+        index = self._chosen.add(index)
         tap = self.taps[index]
-        if index in self._recorded:
-            raise ValueError(
-                f"{tap.name} runs more than once in one forward pass: the model runs its layers in a"
-                " loop, or two of them have the same experts, and a token has one row for each"
-                " layer. It cannot be captured; give attach() the taps of layers that run once"
-            )
         expect_ids(tap, ids, self._rows, self._devices[index])
-        self._recorded.add(index)
         hold = hold and ids.device == self._device and not ids.is_inference()
         if ids.device != self._device:
             ids = ids.to(self._device, non_blocking=True)
@@ -461,6 +462,7 @@ class Capture(Followed):
 
     def _snapshot(self) -> None:
         self._inside = False
+        self._chosen.end()
         self._held.record()
         self.capturer.snapshot()
 
@@ -689,8 +691,3 @@ _VERSIONED = ("eager", "batched_mm", "grouped_mm")
 """Ways to compute experts by PyTorch's own operations, which count what they write to a tensor."""
 _tapped: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Capture]] = weakref.WeakKeyDictionary()
 _keys = count(1)
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    tensor = next(module.parameters(), None)
-    return torch.device("meta") if tensor is None else tensor.device

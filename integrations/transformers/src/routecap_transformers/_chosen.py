@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
+from torch import nn
 
 import routecap
 
@@ -13,6 +16,59 @@ _TYPES = {
     routecap.Dtype.F16: torch.float16,
     routecap.Dtype.BF16: torch.bfloat16,
 }
+
+
+class Chosen:
+    """Which taps have chosen in a forward pass, by their numbers. Those of one layer are the visits
+    of its module, one behind another."""
+
+    def __init__(self, taps: list[Tap]) -> None:
+        self._taps = taps
+        self._visits = Counter(tap.layer for tap in taps)
+        self._numbers: set[int] = set()
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        self._numbers.clear()
+
+    def add(self, first: int) -> int:
+        """The module whose first tap has this number runs: the number of the tap whose turn it is."""
+        tap = self._taps[first]
+        visits = self._visits[tap.layer]
+        number = first + sum(each in self._numbers for each in range(first, first + visits))
+        if number == first + visits:
+            often = "once" if visits == 1 else f"{visits} times"
+            raise ValueError(
+                f"{tap.name} runs more than {often} in one forward pass: the model runs its layers in"
+                " a loop, or two of them have the same experts, and a tap has one row of a token."
+                " Give attach() a tap for each visit of a layer, or the taps of layers that run once"
+            )
+        self._numbers.add(number)
+        return number
+
+    def end(self) -> None:
+        """It ends. Of a module that ran, all visits are there: a visit that was not seen would make
+        others of those behind it."""
+        for first, tap in enumerate(self._taps):
+            visits = self._visits[tap.layer]
+            if tap.visit or visits == 1:
+                continue
+            seen = sum(each in self._numbers for each in range(first, first + visits))
+            if seen not in (0, visits):
+                raise ValueError(
+                    f"{tap.name} has taps of {visits} visits and ran {seen} times in one forward"
+                    " pass: nothing says which of its visits these are. Attach before the model is"
+                    " compiled, or give attach() a tap for each time that it runs"
+                )
+
+    def silent_layers(self) -> list[int]:
+        """Those that have not chosen."""
+        return [tap.layer for each, tap in enumerate(self._taps) if each not in self._numbers]
+
+
+def device_of(module: nn.Module) -> torch.device:
+    tensor = next(module.parameters(), None)
+    return torch.device("meta") if tensor is None else tensor.device
 
 
 def expect_weights(taps: list[Tap]) -> None:

@@ -11,6 +11,8 @@ What is tapped, by family:
     zaya        the experts get id 0 for a token that skips them. The router's choice is made again
                 from its logits, as it makes it; the id of a skip is the one behind the experts
 
+Where layers run in a loop, each visit of a layer has a tap of its own, on the same module.
+
 Weights are those that the experts are given beside the ids, or that the gate or router puts out in
 their place; llama4's, which has none of the chosen experts alone, are not had.
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -62,6 +64,10 @@ class Tap:
     """
     weights: Ids | None = field(default=None, repr=False)
     """From what `ids` is given to the weights [rows, k], that of each id; None: they are not had."""
+    visit: int = 0
+    """How often the module ran before in a forward pass, where layers run in a loop: there is a tap
+    for each of its runs.
+    """
 
 
 def expect_model(function: str, model: object) -> None:
@@ -78,17 +84,10 @@ def find(model: nn.Module) -> list[Tap]:
 
     Raises:
         ValueError: None does, or none that is known; two stacks of layers do, or two modules of one
-            layer; layers run in a loop; experts are distributed, and their ids are not of all.
+            layer; layers run in a loop, and nothing says which; experts are distributed, and their
+            ids are not of all.
     """
     expect_model("find", model)
-    passes = max(
-        getattr(getattr(module, "config", None), "loop_num_passes", 1) for module in model.modules()
-    )
-    if passes > 1:  # what has no such field, or another, is seen when it runs
-        raise ValueError(
-            f"{type(model).__name__} cannot be captured: it runs some of its layers {passes} times"
-            " in a loop, and a token has one row for each layer. Leave it uncaptured"
-        )
     modules = dict(model.named_modules())
     taps: list[Tap] = []
     for name, module in modules.items():
@@ -109,6 +108,7 @@ def find(model: nn.Module) -> list[Tap]:
             f"{kind} has no mixture-of-experts layers: there is nothing to capture. Give a"
             " mixture-of-experts model"
         )
+    taps = [replace(tap, visit=visit) for tap in taps for visit in range(_visits(model, tap))]
     taps = in_order(taps)
     _expect_all(modules, taps)
     return taps
@@ -130,22 +130,31 @@ def _expect_all(modules: dict[str, nn.Module], taps: list[Tap]) -> None:
 
 
 def in_order(taps: list[Tap]) -> list[Tap]:
-    """Taps by layer, all of one decoder."""
+    """Taps by layer and visit, all of one decoder."""
     stacks = sorted({stack_of(tap.name) for tap in taps})
     if len(stacks) > 1:
         raise ValueError(
             f"experts in several stacks of layers ({', '.join(stacks)}): attach to one of them, or"
             " give attach() the taps of one"
         )
-    taps = sorted(taps, key=lambda tap: tap.layer)
-    for one, other in zip(taps, taps[1:]):
-        if one.layer == other.layer:
+    layers: dict[int, list[Tap]] = {}
+    for tap in sorted(taps, key=lambda tap: (tap.layer, tap.visit)):
+        layers.setdefault(tap.layer, []).append(tap)
+    for first, *others in layers.values():
+        for other in others:
+            if other.module is not first.module:
+                raise ValueError(
+                    f"{first.name} and {other.name} route in one layer. If they are two banks of"
+                    " experts, each sees a part of the tokens, and nothing says which: give attach()"
+                    " one tap of your own for each layer, on the module that has both banks"
+                )
+        visits = [tap.visit for tap in (first, *others)]
+        if visits != list(range(len(visits))):
             raise ValueError(
-                f"{one.name} and {other.name} route in one layer. If they are two banks of experts,"
-                " each sees a part of the tokens, and nothing says which: give attach() one tap of"
-                " your own for each layer, on the module that has both banks"
+                f"{first.name} has taps of the visits {visits}: give one for each time that it runs"
+                " in a forward pass, from visit 0 on"
             )
-    return taps
+    return [tap for each in layers.values() for tap in each]
 
 
 def stack_of(name: str) -> str:
@@ -287,7 +296,7 @@ def _tap(
         None,
     )
     owners = module, gate, block
-    said = describe(getattr(module, "config", None) or getattr(model, "config", None))
+    said = describe(_config(model, module))
     k = _of_layer(said, said.layer_k, layer)
     k = _attribute(owners, "top_k", "num_experts_per_tok") if k is None else k
     experts = _of_layer(said, said.layer_experts, layer)
@@ -309,6 +318,23 @@ def _tap(
             " (5.19 and later do not), or distributes them otherwise. Give a model that has them all"
         )
     return Tap(layer, name, module, before, ids, k, experts, router, gate, weights)
+
+
+def _config(model: nn.Module, module: nn.Module) -> object:
+    return getattr(module, "config", None) or getattr(model, "config", None)
+
+
+def _visits(model: nn.Module, tap: Tap) -> int:
+    """How often a tapped module runs in a forward pass."""
+    config = _config(model, tap.module)
+    if (layer_map := describe(config).layer_map) is not None:
+        return max(1, layer_map.count(tap.layer))
+    if (passes := getattr(config, "loop_num_passes", 1)) > 1:
+        raise ValueError(
+            f"{tap.name} cannot be captured: the configuration says that layers run {passes} times in"
+            " a loop, and not which. Give attach() taps of your own, one for each visit of a layer"
+        )
+    return 1  # what has no such field, or another, is seen when it runs
 
 
 def _gets_global_ids(module: nn.Module) -> bool:
