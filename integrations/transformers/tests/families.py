@@ -232,6 +232,28 @@ def make_looped(**changes: Any) -> Any:
     return make_of(CONFIG_MAPPING["inkling2_loop_text"](**sizes | changes))
 
 
+def make_banked() -> Any:
+    """A model of text and images, whose layers 1 and 2 have a bank of experts for each."""
+    from transformers.models.ernie4_5_vl_moe import modeling_ernie4_5_vl_moe as family
+
+    text = {
+        "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "moe_intermediate_size": [32, 16], "moe_num_experts": EXPERTS, "moe_k": K,
+        "mlp_layer_types": ["dense", "sparse", "sparse"], "pad_token_id": PAD, "bos_token_id": 1, "eos_token_id": EOS,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [3, 3, 2]},
+    }  # fmt: skip
+    images = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32}
+    config = CONFIG_MAPPING["ernie4_5_vl_moe"](text_config=text, vision_config=images)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = family.Ernie4_5_VLMoeForConditionalGeneration(config).eval().float()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.generation_config.pad_token_id = PAD
+    return model
+
+
 def checkpoint(model: Any, **options: Any) -> None:
     """Let layers be computed again in backward."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # its newer name

@@ -2,6 +2,7 @@
 afterwards is captured as ever.
 """
 
+import copy
 import gc
 import threading
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import routecap
 import torch
-from families import CACHE, Witness, make, rows_of
+from families import CACHE, Witness, make, make_banked, rows_of
 from routecap import Missing, Status
 from routecap_replay.transformers import ModelReplay
 from routecap_replay.transformers import attach as replay_in
@@ -261,23 +262,6 @@ def test_layers_with_a_k_of_their_own_are_captured_together(model: Any) -> None:
 # ---- Two banks of experts, and ids that are written over
 
 
-def make_banked() -> Any:
-    """A model of text and images, whose layers have a bank of experts for each."""
-    from transformers.models.ernie4_5_vl_moe import modeling_ernie4_5_vl_moe as family
-
-    config = family.Ernie4_5_VLMoeTextConfig(
-        vocab_size=128, hidden_size=64, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        moe_intermediate_size=[32, 16], moe_num_experts=8, moe_k=2, mlp_layer_types=["dense", "sparse", "sparse"],
-        rope_parameters={"rope_type": "default", "rope_theta": 5e5, "mrope_section": [3, 3, 2]},
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = family.Ernie4_5_VLMoeTextModel(config).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith("gate.weight"):
-            torch.nn.init.normal_(parameter)
-    return model
-
-
 IMAGE = torch.tensor([[0, 0, 1, 1, 1, 1, 0, 0]])
 
 
@@ -287,13 +271,9 @@ def bank_ids(args: Any, kwargs: Any, output: Any) -> torch.Tensor:
 
 
 def test_a_bank_that_sees_a_part_of_the_tokens_is_refused() -> None:
-    """The rows that a bank is given were filed as the first rows of the batch: who took the advice
-    of the refusal had half of them wrong, and complete."""
-    model = make_banked()
-    with pytest.raises(
-        ValueError, match="one tap of your own for each layer, on the module that has"
-    ):
-        attach(model)
+    """The rows that a bank is given were filed as the first rows of the batch: who took a tap of
+    one bank had half of them wrong, and complete."""
+    model = make_banked().model.language_model
     taps = [
         Tap(i, f"layers.{i}.mlp.text_moe.experts", model.layers[i].mlp.text_moe.experts, before=True,
             ids=bank_ids, k=2, experts=8)
@@ -309,8 +289,17 @@ def test_a_bank_that_sees_a_part_of_the_tokens_is_refused() -> None:
         assert routing.complete and routing.rows == 8
 
 
-def test_both_banks_are_captured_by_a_tap_on_the_module_that_has_them() -> None:
-    model = make_banked()
+def test_banks_that_nobody_knows_are_refused_and_named(model: Any) -> None:
+    block = model.model.layers[1].mlp
+    block.further = copy.deepcopy(block.experts)
+    with pytest.raises(
+        ValueError, match="layers.1.mlp.experts and model.layers.1.mlp.further route in one layer"
+    ):
+        attach(model)
+
+
+def test_both_banks_are_captured_by_a_tap_of_ones_own_on_the_module_that_has_them() -> None:
+    model = make_banked().model.language_model
     seen: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         if name.endswith(".experts"):

@@ -261,7 +261,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "ernie4_5_vl_moe_text": _family(
             num_hidden_layers=28, moe_num_experts=64, moe_k=6, moe_num_shared_experts=2, **_LISTED,
-            dense_first=1, banks=2, uncaptured="two modules of a layer route",
+            dense_first=1, banks=2,
         ),
         "exaone_moe": _family(
             num_hidden_layers=32, num_experts=64, num_experts_per_tok=8, num_shared_experts=1,

@@ -77,11 +77,16 @@ class ModelReplay(Replay):
                 " with a k of their own are captured, and not replayed"
             )
         for tap in taps:
-            if tap.visit:
+            if tap.visit or tap.banks is not None:
                 runs = sum(tap.module is each.module for each in taps)
+                why = (
+                    f"runs {runs} times"
+                    if tap.visit
+                    else "gives each bank of its experts some rows"
+                )
                 raise ValueError(
-                    f"{tap.name} runs {runs} times in a forward pass: such layers are captured, and not"
-                    " replayed. Train this model without replay"
+                    f"{tap.name} {why} in a forward pass: such layers are captured, and not replayed."
+                    " Train this model without replay"
                 )
         self._taps = taps
         self._sequences: _Sequences | None = None

@@ -237,6 +237,8 @@ class Capture(Followed):
                 else tap.module.register_forward_hook
             )
             add(register(self._recorder(index, tap), with_kwargs=True).remove)
+            for hook in tap.banks.follow(tap.module) if tap.banks else ():
+                add(hook.remove)
             _tapped[tap.module] = weakref.ref(self)
             add(partial(_tapped.pop, tap.module, None))
         follow_generate(self, model, add)

@@ -10,6 +10,8 @@ What is tapped, by family:
     llama4      the router gives logits; routecap chooses again, and the layers' provenance is RECOMPUTED
     zaya        the experts get id 0 for a token that skips them. The router's choice is made again
                 from its logits, as it makes it; the id of a skip is the one behind the experts
+    ernie4_5_vl_moe
+                a layer has two banks of experts, and the block that has both is tapped: see _banks
 
 Where layers run in a loop, each visit of a layer has a tap of its own, on the same module.
 
@@ -33,6 +35,8 @@ from torch import nn
 import routecap
 
 from routecap.models import Description, describe
+
+from ._banks import KINDS, NAMES, Bank, Banks
 
 Ids = Callable[[tuple[Any, ...], dict[str, Any], Any], torch.Tensor]
 
@@ -68,6 +72,8 @@ class Tap:
     """How often the module ran before in a forward pass, where layers run in a loop: there is a tap
     for each of its runs.
     """
+    banks: Banks | None = field(default=None, repr=False)
+    """What `ids` and `weights` are put together from, if it needs hooks of its own."""
 
 
 def expect_model(function: str, model: object) -> None:
@@ -84,8 +90,8 @@ def find(model: nn.Module) -> list[Tap]:
 
     Raises:
         ValueError: None does, or none that is known; two stacks of layers do, or two modules of one
-            layer; layers run in a loop, and nothing says which; experts are distributed, and their
-            ids are not of all.
+            layer that are no banks which are known; layers run in a loop, and nothing says which;
+            experts are distributed, and their ids are not of all.
     """
     expect_model("find", model)
     modules = dict(model.named_modules())
@@ -108,7 +114,11 @@ def find(model: nn.Module) -> list[Tap]:
             f"{kind} has no mixture-of-experts layers: there is nothing to capture. Give a"
             " mixture-of-experts model"
         )
-    taps = [replace(tap, visit=visit) for tap in taps for visit in range(_visits(model, tap))]
+    taps = [
+        replace(tap, visit=visit)
+        for tap in _joined(modules, taps)
+        for visit in range(_visits(model, tap))
+    ]
     taps = in_order(taps)
     _expect_all(modules, taps)
     return taps
@@ -335,6 +345,51 @@ def _visits(model: nn.Module, tap: Tap) -> int:
             " a loop, and not which. Give attach() taps of your own, one for each visit of a layer"
         )
     return 1  # what has no such field, or another, is seen when it runs
+
+
+def _joined(modules: dict[str, nn.Module], taps: list[Tap]) -> list[Tap]:
+    """Banks of experts of one layer as one tap, on the block that gives each its tokens."""
+    blocks: dict[str, list[Tap]] = {}
+    for tap in taps:
+        block, _, bank = tap.name.rpartition(".")[0].rpartition(".")
+        blocks.setdefault(block if bank in NAMES else tap.name, []).append(tap)
+    return [
+        tap
+        for name, each in blocks.items()
+        for tap in ([_bank_tap(name, modules[name], each)] if len(each) == len(NAMES) else each)
+    ]
+
+
+def _bank_tap(name: str, block: nn.Module, taps: list[Tap]) -> Tap:
+    text, vision = sorted(taps, key=lambda tap: NAMES.index(tap.name.split(".")[-2]))
+    place = _place_of((KINDS,), block.__class__)
+    if place is None:
+        raise ValueError(
+            f"{text.name} and {vision.name} are banks of experts, and {name} is not given"
+            f" {KINDS}, by which each gets its tokens: this version of transformers calls it"
+            " otherwise. Give attach() taps of your own"
+        )
+    banks = []
+    for tap in (text, vision):
+        held = getattr(tap.module, "num_experts", None)
+        if tap.weights is None or held is None or held > tap.experts:
+            raise ValueError(
+                f"{tap.name} has {held} experts and {tap.experts} were expected, behind which the ids"
+                " of the next bank begin: give attach() taps of your own"
+            )
+        banks.append(Bank(tap.name, tap.module, tap.experts, tap.ids, tap.weights))
+    both = Banks(name, place, banks)
+    return Tap(
+        layer=text.layer,
+        name=name,
+        module=block,
+        before=False,
+        ids=both.ids,
+        k=text.k,
+        experts=text.experts + vision.experts,
+        weights=both.weights,
+        banks=both,
+    )
 
 
 def _gets_global_ids(module: nn.Module) -> bool:
