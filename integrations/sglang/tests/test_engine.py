@@ -800,6 +800,16 @@ def test_each_layer_has_its_k_and_layers_that_run_again_are_refused_by_name():
         settings_of(set(), {"model_type": "inkling2_loop_text"})
 
 
+def test_two_banks_of_experts_in_a_layer_are_refused_by_name():
+    """What routed first, the text of a batch, was kept as the first rows of the pass, and what
+    routed second left out: behind an image, a token of text had the ids of another."""
+    from routecap_sglang._capturer import settings_of
+
+    for kind in ("ernie4_5_vl_moe_text", "ernie4_5_moe_vl"):
+        with pytest.raises(ValueError, match="layer . of the decoder has 2 banks of experts"):
+            settings_of({1, 2}, {"model_type": kind, "moe_num_experts": [64, 64]})
+
+
 # ---- Failing softly
 
 

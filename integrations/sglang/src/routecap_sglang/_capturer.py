@@ -82,7 +82,8 @@ def settings_of(routers: set[int], config: object) -> tuple[models.CapturerSetti
         model is right.
 
     Raises:
-        ValueError: It is not known how layers route, or they run several times.
+        ValueError: It is not known how layers route, they run several times, or they have several
+            banks of experts.
     """
     described = models.describe(config)
     settings = described.settings()
@@ -91,6 +92,12 @@ def settings_of(routers: set[int], config: object) -> tuple[models.CapturerSetti
         raise ValueError(
             f"layer {looped} of the decoder runs several times for a token, and SGLang's adapter"
             " follows one run of a layer: leave capture off for this model"
+        )
+    if described.banks > 1:
+        raise ValueError(
+            f"layer {settings['layer_map'][0]} of the decoder has {described.banks} banks of experts,"
+            " each for a part of the tokens, and nothing tells SGLang's adapter which: leave capture"
+            " off for this model"
         )
     layers = described.decoder_layers or settings["layer_map"][-1] + 1
     routing = {layer for layer in routers if layer < layers}
