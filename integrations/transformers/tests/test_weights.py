@@ -131,6 +131,23 @@ def test_a_compiled_model_has_the_weights_of_the_eager_one(model: Any) -> None:
     assert np.array_equal(weights_of(routing), seen(witness))
 
 
+def test_weights_of_another_type_than_is_kept_are_refused_and_named(model: Any) -> None:
+    with attach(model, weights="bfloat16") as capture, torch.no_grad():
+        with pytest.raises(
+            ValueError,
+            match=r"attach\(\) is set, and model.layers.0.mlp.experts gave weights of torch.float32,"
+            " .* take float32",
+        ):
+            model(input_ids=TOKENS)
+        assert capture.take() == []
+        model.bfloat16()
+        with Witness(model) as witness:
+            model(input_ids=TOKENS)
+        [routing] = capture.take()
+    assert routing.weights_dtype is routecap.Dtype.BF16
+    assert np.array_equal(weights_of(routing), seen(witness))
+
+
 def test_weights_stay_when_rows_are_told_their_forward_pass(model: Any) -> None:
     with (
         attach(model, weights="float32", steps=True) as capture,

@@ -6,8 +6,8 @@ needs nothing of this module. It imports no framework: what works on tensors of 
 when it is called.
 
     device       backend_of, expect_device, capturer_on, capturing_on, takes_tensors
-    a pass       HeldIds, Choice, in_backward, KeptSpans, issue_prepared, raw_stream_of, describe,
-                 Tensor
+    a pass       HeldIds, Choice, kept_weights, in_backward, KeptSpans, issue_prepared,
+                 raw_stream_of, describe, Tensor
     rows         to_array, to_packed, Outbox, slice_table
     settings     option_values, expect_port, has_experts_field
     files        ROUTING, WIRE_ENDINGS, wire_ending, kind_to_write, in_folder, mapped
@@ -25,6 +25,7 @@ from ._errors import error
 from ._files import WIRE_ENDINGS, kind_to_write, wire_ending
 from ._held import Choice, HeldIds
 from ._kept_spans import KeptSpans, issue_prepared, raw_stream_of
+from ._kept_weights import kept_weights
 from ._layers import experts_per_token, layer_names, layers_of
 from ._library import path as library_path
 from ._mapped import ROUTING, in_folder, mapped
@@ -57,6 +58,7 @@ __all__ = [
     "in_backward",
     "in_folder",
     "issue_prepared",
+    "kept_weights",
     "kind_to_write",
     "layer_names",
     "layer_of",

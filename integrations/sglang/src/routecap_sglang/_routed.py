@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from routecap.adapter import kept_weights
+
 if TYPE_CHECKING:
     import torch
 
@@ -31,31 +33,23 @@ def weights_given() -> Any:
 
 
 def kept(layer: int, ids: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """The weights of these ids, as they are recorded: what is narrower is widened, which keeps its
-    value. Behind those of the ids may be shared experts'.
+    """The weights of these ids, as they are recorded. Behind those of the ids may be shared experts'.
 
     Raises:
         LookupError: They are not there.
         ValueError: They are not of these ids, or of another type.
     """
-    import torch
-
     if weights is None:
         raise LookupError(
             f"the router of layer {layer} gave ids outside of SGLang's {FUNCTION}, so that nothing"
             f" has its {PARAMETERS[1]}: leave weights out for this model"
         )
-    if weights.ndim != 2 or len(weights) != len(ids) or weights.shape[1] < ids.shape[1]:
-        raise ValueError(
-            f"the router of layer {layer} gave ids of shape {tuple(ids.shape)} and weights of shape"
-            f" {tuple(weights.shape)}: report the model, and leave weights out"
-        )
-    if weights.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise ValueError(
-            f"the router of layer {layer} gave weights of {weights.dtype}, and they are kept as"
-            " float32, bit for bit: leave weights out for this model"
-        )
-    return weights[:, : ids.shape[1]].to(torch.float32).contiguous()
+    return kept_weights(
+        ids,
+        weights[:, : ids.shape[1]] if weights.ndim == 2 else weights,
+        router=f"the router of layer {layer}",
+        setting="ROUTECAP_SGLANG_WEIGHTS",
+    )
 
 
 def gathered(part: torch.Tensor, size: int) -> torch.Tensor:

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 import routecap
-from routecap.adapter import HeldIds, in_backward
+from routecap.adapter import HeldIds, in_backward, kept_weights
 
 from routecap_tools.metrics import Server, serve_rank
 from . import _ledger, _ops
-from ._chosen import Chosen, device_of, expect_ids, expect_weights, kept_weights
+from ._chosen import Chosen, device_of, expect_ids, expect_weights
 from ._follow import follow_generate, follow_generate_batch
 from ._followed import Followed
 from ._places import expect_further, expect_known
@@ -452,7 +452,10 @@ class Capture(Followed):
             self.capturer.route(index, tap.router, ids)
         else:
             if weights is not None and self._weights is not None:
-                weights = kept_weights(tap, weights, ids, self._weights)
+                given = "weights= of attach()"
+                weights = kept_weights(
+                    ids, weights, router=tap.name, setting=given, dtype=self._weights
+                )
             else:
                 weights = None
             if not (

@@ -7,15 +7,7 @@ from collections import Counter
 import torch
 from torch import nn
 
-import routecap
-
 from ._taps import Tap
-
-_TYPES = {
-    routecap.Dtype.F32: torch.float32,
-    routecap.Dtype.F16: torch.float16,
-    routecap.Dtype.BF16: torch.bfloat16,
-}
 
 
 class Chosen:
@@ -105,24 +97,3 @@ def expect_ids(tap: Tap, ids: torch.Tensor, rows: int, device: torch.device) -> 
             f"{tap.name} is given {ids.shape[1]} experts per token, {tap.k} were expected: give"
             " attach() the tap with its k"
         )
-
-
-def kept_weights(
-    tap: Tap, weights: torch.Tensor, ids: torch.Tensor, kind: routecap.Dtype
-) -> torch.Tensor:
-    """Weights beside these ids, of the type that is kept. What is narrower is widened, which keeps
-    its value."""
-    if weights.shape != ids.shape:
-        raise ValueError(
-            f"the weights of {tap.name} are {list(weights.shape)}, its ids {list(ids.shape)}: one"
-            " for each id is expected. Give attach() a tap with `weights` of your own"
-        )
-    wanted = _TYPES[kind]
-    if weights.dtype != wanted and (
-        wanted != torch.float32 or weights.dtype not in _TYPES.values()
-    ):
-        raise TypeError(
-            f"the weights of {tap.name} are {weights.dtype}, and are kept bit for bit: attach with"
-            ' weights="float32", which holds every value of the narrower types'
-        )
-    return weights.to(ids.device, wanted, non_blocking=True).contiguous()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import routecap
-from routecap.adapter import Choice, HeldIds, capturing_on
+from routecap.adapter import Choice, HeldIds, capturing_on, kept_weights
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +108,7 @@ class Forward:
             return
         self._expect_width(layer, topk_ids)
         if self._weighted:
-            weights = _as_kept(layer, topk_ids, weights)
+            weights = self._kept(layer, topk_ids, weights)
         capturing = self._is_capturing()
         if capturing != self._capturing:
             self._route_in_piece(layer, topk_ids, weights)
@@ -138,7 +138,7 @@ class Forward:
         """
         self._expect_width(layer, topk_ids)
         if self._weighted:
-            weights = _as_kept(layer, topk_ids, weights)
+            weights = self._kept(layer, topk_ids, weights)
         self._seen = True
         if self.delimited:
             self._begin_step()
@@ -163,6 +163,14 @@ class Forward:
             if error.status is not routecap.Status.ERR_CONFLICT:
                 raise
             self._tell_conflict(layer)
+
+    def _kept(self, layer: int, topk_ids: torch.Tensor, weights: Any) -> torch.Tensor:
+        return kept_weights(
+            topk_ids,
+            weights,
+            router=f"the router of captured layer {layer}",
+            setting="ROUTECAP_VLLM_WEIGHTS",
+        )
 
     def _expect_width(self, layer: int, topk_ids: torch.Tensor) -> None:
         widths = self.widths.get(layer, self._width)
@@ -217,26 +225,3 @@ class Forward:
             self._capturer.begin(self._capturer.rows)
             self._captured.clear()
         self._captured.add(layer)
-
-
-def _as_kept(layer: int, topk_ids: torch.Tensor, weights: Any) -> torch.Tensor:
-    """Weights as float32, which holds every value of the narrower types.
-
-    Raises:
-        ValueError: They are of another type, or not one for each id.
-    """
-    import torch
-
-    of = f"ROUTECAP_VLLM_WEIGHTS is set, and the router of captured layer {layer} gave"
-    if not isinstance(weights, torch.Tensor) or weights.shape != topk_ids.shape:
-        what = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
-        raise ValueError(
-            f"{of} weights {what} beside ids {tuple(topk_ids.shape)}, one for each id is expected:"
-            " unset it to capture ids alone, and report the model"
-        )
-    if weights.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(
-            f"{of} weights of {weights.dtype}, which float32 does not hold bit for bit: unset it to"
-            " capture ids alone, and report the model"
-        )
-    return weights.to(torch.float32).contiguous()
