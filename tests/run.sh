@@ -143,17 +143,29 @@ configure_sanitized() {
     [ ! -e build/release/kernels/kernels.fatbin ] || options+=("-DROUTECAP_FATBIN=$build/release/kernels/kernels.fatbin")
     locked "$1" cmake --preset "$1" "${options[@]}" "${@:2}"
 }
-# What takes bytes of others or manages memory, on the host. `every-asan` has the rest. In a build of
-# its own, which takes a third of the time: not optimised, and without the checks of UBSan that are
-# expensive to compile and that AddressSanitizer has in another form.
+# What takes bytes of others or manages memory, on the host. `every-asan` has the rest. The library
+# alone is sanitized, under programs of build/tests, which `tests` has in part. Its build is not
+# optimised, and has none of the checks of UBSan that are expensive to compile and that
+# AddressSanitizer has in another form.
 asan_checks=address,shift,integer-divide-by-zero,unreachable,vla-bound,return,signed-integer-overflow,bounds,bool,enum,alignment
 asan_checks+=,nonnull-attribute,returns-nonnull-attribute,builtin
 asan() {
+    local -x ROUTECAP_TEST_ONE_OF=4
+    local program suites=(api fewer wire store vectors) targets=(serialized operations wire sequence)
     configure_sanitized asan -B build/asan_part -DROUTECAP_SANITIZE=$asan_checks '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1 -DNDEBUG' \
-        -DROUTECAP_CUDA=OFF -DROUTECAP_FUZZ_ONE_OF=16 &&
-        locked asan cmake --build build/asan_part -j "$jobs" --target api fewer wire store vectors \
-            fuzz_{serialized,operations,wire,sequence} &&
-        ROUTECAP_TEST_ONE_OF=4 ctest_in build/asan_part -R '^(api|fewer|wire|store)[.]|^fuzz[.]|^vectors$' -LE '^slow$'
+        -DROUTECAP_CUDA=OFF && locked asan cmake --build build/asan_part -j "$jobs" --target routecap &&
+        build_tests "${suites[@]}" "${targets[@]/#/fuzz_}" || return 1
+    for program in "${suites[@]}"; do run on_asan "build/tests/$program" --gtest_brief=1 --gtest_filter='-Promises.*'; done
+    for program in "${targets[@]}"; do
+        run on_asan "build/tests/fuzz/fuzz_$program" --generated 100 "tests/fuzz/corpus/$program.inputs"
+    done
+    closing
+}
+# on_asan PROGRAM...: on the sanitized library, in the place of the installed one.
+on_asan() {
+    local sanitized=(env LD_LIBRARY_PATH="$build/asan_part")
+    "${sanitized[@]}" ldd "$1" | grep "$build/asan_part/libroutecap" > /dev/null &&
+        "${sanitized[@]}" LD_PRELOAD="$(c++ -print-file-name=libasan.so):$(c++ -print-file-name=libstdc++.so)" "$@"
 }
 every_asan() {
     configure_sanitized asan && locked asan cmake --build build/asan -j "$jobs" && decoders_asan && ctest_in build/asan

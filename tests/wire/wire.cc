@@ -385,7 +385,11 @@ void for_each(const std::function<void(int32_t, const Type &, const Model &)> &f
 TEST(Wire, each_cell_of_each_format_arrives_or_is_named) {
     std::mt19937 random(1);
     for_each([&](int32_t format, const Type &type, const Model &model) {
-        for (const uint64_t rows : {0u, 1u, 7u, 90u})
+        // Where less time is given, one of the numbers and one of the lengths below are drawn.
+        std::vector<uint64_t> numbers{0, 1, 7, 90};
+        std::shuffle(numbers.begin(), numbers.end(), random);
+        numbers.resize(static_cast<size_t>(rig::draws(4)));
+        for (const uint64_t rows : numbers)
             for (const bool wrong : {false, true}) {
                 const Array array = random_array(model, rows, type, random, wrong);
                 const Judged judged =
@@ -401,8 +405,7 @@ TEST(Wire, each_cell_of_each_format_arrives_or_is_named) {
                 EXPECT_EQ(whole.report.format, format);
                 EXPECT_EQ(whole.report.bytes, bytes.size());
                 EXPECT_EQ(whole.report.first, 3u);
-                // Thousands of pieces find what hundreds find. Where less time is given, one of the
-                // lengths is drawn.
+                // Thousands of pieces find what hundreds find.
                 std::vector<size_t> lengths{1, 5, 4000};
                 std::erase_if(lengths, [&](size_t most) { return bytes.size() >= 1000 * most; });
                 std::shuffle(lengths.begin(), lengths.end(), random);
