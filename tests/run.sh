@@ -189,8 +189,8 @@ tsan() {
 }
 every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
 
-# Routing from logits, against NumPy.
-routing() { install_python && "$build/python/bin/python" tests/recording/route.py "$library"; }
+# Routing from logits, against NumPy: by default in fewer shapes, and every method.
+routing() { install_python && "$build/python/bin/python" tests/recording/route.py "$library" "$@"; }
 
 # The packages, each against the installed library; on CUDA with the driver that needs no device.
 # Each with --more: what takes longer and finds less.
@@ -303,7 +303,7 @@ transformers|default|1|bash integrations/transformers/check.sh $prefix
 go|default|0.5|package_of go
 docs|default|0.2|bash tests/docs/check.sh
 replay|default|0.5|bash integrations/replay/examples/gap/check.sh $prefix
-routing|default|0.5|routing
+routing|default|0.1|routing --quick
 trainers|default|0.4|bash integrations/replay/check.sh --library $prefix
 engines|default|0.3|engines
 html|default|0.5|bash tools/tests/html/check.sh
@@ -316,6 +316,7 @@ headers|default|0.1|headers
 every-place|default|0.5|every_place
 soak|alone|0.3|soak
 every-test|full|5|every_test
+every-routing|full|1|routing
 every-tsan|full|9|every_tsan
 every-asan|full|12|every_asan
 aarch64|full|6|bash tests/aarch64.sh
