@@ -76,6 +76,8 @@ class Oracle:
 
     def _tell(self, step):
         """What the scheduler says: blocks of requests, and what they compute."""
+        if any(name.startswith("_warmup_") for name in step.num_scheduled_tokens):
+            return  # of vLLM's own, which no scheduler made
         cached, begins = step.scheduled_cached_reqs, {}
         for name in (*step.finished_req_ids, *(step.preempted_req_ids or ())):
             self._tables.pop(name, None)
