@@ -120,7 +120,7 @@ class Capture(Followed):
 
     Attributes:
         capturer: routecap's, for statistics, and for reading requests that go on.
-        taps: What is captured, by layer.
+        taps: What is captured, by layer, and by visit where layers run in a loop.
         tag: Kept with every row from now on: a version of the weights, for instance. With a store
             it is the generation of its rows: a larger one ends those that were captured before.
         store: Where rows of caches are kept; None.
