@@ -143,7 +143,8 @@ typedef struct routecap_config {
                                       Every routing states it */
     uint32_t max_requests; /* requests open at a time, at most 16777216; default 65536 */
     routecap_dtype weights_dtype; /* capture the experts' weights too, as ROUTECAP_DTYPE_F32, _F16
-                                     or _BF16; default 0: ids alone. See "Weights" in base.h */
+                                     or _BF16; default 0: ids alone. A row with weights has at
+                                     most 4096 bytes. See "Weights" in base.h */
     uint64_t budget_bytes; /* limit of the host memory for captured rows, routings included, in
                               bytes. It is taken page by page, as rows need it. At least one page
                               (routecap_memory.page_bytes); default 1 GiB */

@@ -208,8 +208,8 @@ typedef struct routecap_source {
                                     columns, whatever column_stride is. NULL: none; but if dtype is
                                     ID16_BF16 and config.weights_dtype BF16, those in the ids are
                                     recorded */
-    int64_t weights_row_stride;  /* elements from one row of weights to the next; 0 means
-                                    k_source */
+    int64_t weights_row_stride;  /* elements from one row of weights to the next, 0 or more;
+                                    0 means k_source */
     uint64_t weights_bytes;      /* the bytes at weights, of each layer alike, checked as
                                     ids_bytes; 0: not stated */
 } routecap_source;

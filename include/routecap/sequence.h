@@ -119,7 +119,8 @@ typedef struct routecap_sequence_config {
  *
  * @param[in] config     The shape of its rows, and its budget.
  * @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
- * @return ROUTECAP_OK.
+ * @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (a field outside its range; the text names it);
+ *         ROUTECAP_ERR_DTYPE (weights_dtype).
  * @thread(any)
  */
 ROUTECAP_API ROUTECAP_NODISCARD routecap_status

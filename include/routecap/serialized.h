@@ -66,8 +66,7 @@ routecap_routing_serialize(const routecap_routing *routing, void *dst, size_t ds
 typedef void (*routecap_release)(void *context);
 
 /* Flag of routecap_routing_deserialize and routecap_routing_import. */
-#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids and weights are known to be valid: check everything
-                                      but these */
+#define ROUTECAP_IMPORT_TRUSTED 1u /* the ids are known to be valid: check everything but these */
 typedef uint32_t routecap_import_flags; /* @any_of(ROUTECAP_IMPORT_*) */
 
 /**

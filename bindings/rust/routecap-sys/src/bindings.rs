@@ -1,4 +1,4 @@
-// Of headers with the SHA-256 f1fa2cd55c24b0647001b0a9dc90f6114bd9c553892255956102f2e37a66715e
+// Of headers with the SHA-256 6b52d5f63b52b6c8c18f531d0303584699d180f638ec3f4d169e6c5752728326
 pub const ROUTECAP_VERSION_MAJOR: u32 = 1;
 pub const ROUTECAP_VERSION_MINOR: u32 = 0;
 pub const ROUTECAP_VERSION_PATCH: u32 = 0;
@@ -306,7 +306,8 @@ pub struct routecap_config {
     /// requests open at a time, at most 16777216; default 65536
     pub max_requests: u32,
     /// capture the experts' weights too, as ROUTECAP_DTYPE_F32, _F16
-    /// or _BF16; default 0: ids alone. See "Weights" in base.h
+    /// or _BF16; default 0: ids alone. A row with weights has at
+    /// most 4096 bytes. See "Weights" in base.h
     pub weights_dtype: routecap_dtype,
     /// limit of the host memory for captured rows, routings included, in
     /// bytes. It is taken page by page, as rows need it. At least one page
@@ -1253,8 +1254,8 @@ pub struct routecap_source {
     /// ID16_BF16 and config.weights_dtype BF16, those in the ids are
     /// recorded
     pub weights: *const ::core::ffi::c_void,
-    /// elements from one row of weights to the next; 0 means
-    /// k_source
+    /// elements from one row of weights to the next, 0 or more;
+    /// 0 means k_source
     pub weights_row_stride: i64,
     /// the bytes at weights, of each layer alike, checked as
     /// ids_bytes; 0: not stated
@@ -3628,7 +3629,8 @@ unsafe extern "C" {
     ///
     /// @param[in] config     The shape of its rows, and its budget.
     /// @param[out] sequence  The sequence, to be freed with routecap_sequence_free; NULL on error.
-    /// @return ROUTECAP_OK.
+    /// @return ROUTECAP_OK; ROUTECAP_ERR_ARGUMENT (a field outside its range; the text names it);
+    ///         ROUTECAP_ERR_DTYPE (weights_dtype).
     pub fn routecap_sequence_create(
         config: *const routecap_sequence_config,
         sequence: *mut *mut routecap_sequence,
