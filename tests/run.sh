@@ -129,7 +129,7 @@ ctest_in() {
 # code, its calls in the hot path, and what happens under a lock. `every-test` has all programs, and
 # on a device the random traffic of `Promises`, which is here on the host alone.
 against_installed() {
-    build_tests scenarios api recording fewer hot_path locks blocked protocol vectors{,_author} device fake_cuda fake_test trace trace_cuda no_driver &&
+    build_tests scenarios api recording fewer hot_path locks blocked protocol vectors{,_author} device fake_cuda fake_test trace trace_cuda no_driver soak &&
         GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests -R '^((cuda|graph)[.])?(scenarios|api|recording|fewer|hot_path|locks|blocked|protocol)([.]|$)|^(vectors|vectors_have_an_author|fake|trace|trace_is_that_of_a_device|failing_device|old_driver)$'
 }
 every_test() { build_tests all && ctest_in build/tests; }
@@ -287,7 +287,8 @@ valgrinded() {
 
 abi_proof() { need abidiff=abigail-tools && bash tests/abi/prove.sh "$root" c++; }
 
-soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds 10; }
+# Compiled by `tests`, beside another suite: here one core would wait.
+soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds $((full ? 10 : 5)); }
 
 # ---- What there is: NAME|default, full or alone|minutes, beside another on two cores|COMMAND. Those
 # that are alone are of the default too, after the others: what they do depends on the time that they
