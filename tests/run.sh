@@ -294,28 +294,28 @@ soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds $((ful
 # that are alone are of the default too, after the others: what they do depends on the time that they
 # have.
 suites='
-asan-ubsan|default|4|asan
-python|default|3|package_of python
-tsan|default|3|tsan
-tests|default|2.2|against_installed
-quick-starts|default|2|bash tests/quick_starts/check.sh $prefix
-rust|default|0.5|package_of rust
-transformers|default|1|bash integrations/transformers/check.sh $prefix
-go|default|0.5|package_of go
-docs|default|0.2|bash tests/docs/check.sh
+asan-ubsan|default|2.5|asan
+python|default|2.5|package_of python
+tsan|default|2.5|tsan
+tests|default|2|against_installed
+transformers|default|1.4|bash integrations/transformers/check.sh $prefix
+quick-starts|default|1.3|bash tests/quick_starts/check.sh $prefix
+rust|default|0.6|package_of rust
+trainers|default|0.6|bash integrations/replay/check.sh --library $prefix
 replay|default|0.5|bash integrations/replay/examples/gap/check.sh $prefix
-routing|default|0.1|routing --quick
-trainers|default|0.4|bash integrations/replay/check.sh --library $prefix
+go|default|0.4|package_of go
 engines|default|0.3|engines
-html|default|0.5|bash tools/tests/html/check.sh
+llama-cpp|default|0.3|bash integrations/llama_cpp/check.sh $prefix
+html|default|0.3|bash tools/tests/html/check.sh
+docs|default|0.1|bash tests/docs/check.sh
+routing|default|0.1|routing --quick
 installed-tree|default|0.1|installed_tree
-abi|default|0.3|abi
-llama-cpp|default|0.2|bash integrations/llama_cpp/check.sh $prefix
+abi|default|0.1|abi
 model|default|0.1|small_model
 loading|default|0.1|loading
 headers|default|0.1|headers
-every-place|default|0.5|every_place
-soak|alone|0.3|soak
+every-place|default|0.1|every_place
+soak|alone|0.2|soak
 every-test|full|5|every_test
 every-routing|full|1|routing
 every-tsan|full|9|every_tsan
