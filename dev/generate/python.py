@@ -141,6 +141,14 @@ def constants(headers: Headers) -> str:
             text += literal(names, own)
             if prefix == "WIRE_":
                 text += literal("WireAlias", [each for each in aliases(found) if each not in own])
+        if prefix == "MISSING_":
+            inside = ", ".join(
+                f"Missing.{each.name.removeprefix(full)}"
+                for each in found
+                if "of_cell" in each.marks
+            )
+            text += f"\n\nOF_CELLS = ({inside})\n"
+            text += '"""The reasons that are said of single cells of a row that is there."""\n'
     return text
 
 

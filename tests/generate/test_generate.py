@@ -299,6 +299,7 @@ SOURCES = {
     "bindings/python/src/routecap/_constants.py": [
         *("    ADDED_SUCCESS = 6\n", "    ERR_ADDED = -501\n", "    ADDED = 11\n"),
         *("    ADDED = 64\n", "    F8_ADDED = 19\n", '"f8_added"'),
+        "Missing.DUPLICATE, Missing.ADDED)",
     ],
     "bindings/python/tests/vector_calls.py": ['"step_added": ("capturer.added", "", "")'],
     "bindings/python/src/routecap/_counts.py": ["    rows_added: int\n"],

@@ -417,6 +417,10 @@ class Missing(Open):
     STALE = 10
 
 
+OF_CELLS = (Missing.UNWRITTEN, Missing.OUT_OF_RANGE, Missing.DUPLICATE)
+"""The reasons that are said of single cells of a row that is there."""
+
+
 class Extract(Constant):
     """What becomes of rows that are read."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from . import _structs as structs
-from ._constants import Dtype, IdSpace, Missing, Order, Status
+from ._constants import OF_CELLS, Dtype, IdSpace, Missing, Order, Status
 from ._docs import documented
 from ._errors import error, member
 from ._library import raw
@@ -30,9 +30,6 @@ from ._weights import array_dtype, weights_dtype_of
 from .names import DtypeLike, OrderName, WeightsType
 
 _PENDING = Status.PENDING
-
-_OF_CELLS = [0, Missing.UNWRITTEN, Missing.OUT_OF_RANGE, Missing.DUPLICATE]
-"""What `reasons` says of the cells of a row that is there."""
 
 
 class Segment(NamedTuple):
@@ -380,7 +377,7 @@ class Contents:
                 segment.tag if segment.tags is None else segment.tags
             )
         if not self.complete:
-            tags[~np.isin(self.reasons(), _OF_CELLS).any(axis=1)] = 0
+            tags[~np.isin(self.reasons(), (0, *OF_CELLS)).any(axis=1)] = 0
         return tags
 
     @documented("routecap_routing_coverage")
