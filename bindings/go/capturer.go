@@ -65,7 +65,8 @@ type Config struct {
 	// page (Memory)
 	BudgetBytes uint64
 
-	// [Layers] index of each captured layer in the decoder, strictly ascending; default 0..Layers-1
+	// [Layers] index of each captured layer in the decoder, strictly ascending unless LayerVisit is
+	// set; default 0..Layers-1
 	LayerMap []int32
 	// [Layers] experts of each layer where they differ; default Experts for all
 	LayerExperts []uint32

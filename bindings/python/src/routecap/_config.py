@@ -42,7 +42,7 @@ class Settings(Switches, total=False):
     is allocated, every call returns at once).
     """
     slots: int
-    """Each holds one step in flight; default 4.
+    """Each holds one step in flight; default 2.
 
     A step without one is lost, with a LostStepWarning.
     """
@@ -55,8 +55,8 @@ class Settings(Switches, total=False):
     budget_bytes: int
     """Upper limit of the memory for captured rows, routings included; default 1 GiB."""
     layer_map: Sequence[int] | NDArray[Any] | None
-    """[layers] index of each captured layer in the decoder, strictly ascending; default
-    0..layers-1.
+    """[layers] index of each captured layer in the decoder, strictly ascending unless layer_visit is
+    set; default 0..layers-1.
     """
     layer_experts: Sequence[int] | NDArray[Any] | None
     """[layers] experts of each layer where they differ."""
