@@ -17,68 +17,29 @@ from ._protocols import BytesLike, StreamLike, SupportsCudaArray, Tensor, Tensor
 
 HOST = -1  # as a device: host memory
 
-_FORMATS = {
-    "B": Dtype.U8,
-    "h": Dtype.I16,
-    "H": Dtype.U16,
-    "i": Dtype.I32,
-    "I": Dtype.U32,
-    "l": Dtype.I64,
-    "q": Dtype.I64,
-    "e": Dtype.F16,
-    "f": Dtype.F32,
+_NAMES = {
+    Dtype.U8: "uint8",
+    Dtype.I16: "int16",
+    Dtype.U16: "uint16",
+    Dtype.I32: "int32",
+    Dtype.U32: "uint32",
+    Dtype.I64: "int64",
+    Dtype.F16: "float16",
+    Dtype.F32: "float32",
 }
-_TYPESTRS = {
-    "|u1": Dtype.U8,
-    "<i2": Dtype.I16,
-    "<u2": Dtype.U16,
-    "<i4": Dtype.I32,
-    "<u4": Dtype.U32,
-    "<i8": Dtype.I64,
-    "<f2": Dtype.F16,
-    "<f4": Dtype.F32,
-}
+"""What NumPy and PyTorch call the types of tensors; bfloat16, which NumPy has not, is added below."""
+_TYPES = {dtype: np.dtype(name) for dtype, name in _NAMES.items()}
+_FORMATS = {own.char: dtype for dtype, own in _TYPES.items()} | {"l": Dtype.I64, "q": Dtype.I64}
+_TYPESTRS = {own.str: dtype for dtype, own in _TYPES.items()}
 _DLPACK_TYPES = {
-    (1, 8): Dtype.U8,
-    (0, 16): Dtype.I16,
-    (1, 16): Dtype.U16,
-    (0, 32): Dtype.I32,
-    (1, 32): Dtype.U32,
-    (0, 64): Dtype.I64,
-    (2, 16): Dtype.F16,
-    (2, 32): Dtype.F32,
-    (4, 16): Dtype.BF16,
-}
-_TORCH_TYPES = {
-    "torch.uint8": Dtype.U8,
-    "torch.int16": Dtype.I16,
-    "torch.uint16": Dtype.U16,
-    "torch.int32": Dtype.I32,
-    "torch.uint32": Dtype.U32,
-    "torch.int64": Dtype.I64,
-    "torch.float16": Dtype.F16,
-    "torch.bfloat16": Dtype.BF16,
-    "torch.float32": Dtype.F32,
-}
+    ("iuf".index(own.kind), 8 * own.itemsize): dtype for dtype, own in _TYPES.items()
+} | {(4, 16): Dtype.BF16}
+_TORCH_TYPES = {f"torch.{name}": dtype for dtype, name in _NAMES.items()}
+_TORCH_TYPES["torch.bfloat16"] = Dtype.BF16
+_SIZES = {dtype: own.itemsize for dtype, own in _TYPES.items()}
+_SIZES |= {Dtype.ID16_BF16: 4, Dtype.BF16: 2}
 _NUMPY_TYPES: dict[int, "np.dtype[Any]"] = {
-    Dtype.U8: np.dtype(np.uint8),
-    Dtype.I16: np.dtype(np.int16),
-    Dtype.U16: np.dtype(np.uint16),
-    Dtype.I32: np.dtype(np.int32),
-    Dtype.U32: np.dtype(np.uint32),
-    Dtype.I64: np.dtype(np.int64),
-}
-_SIZES = {
-    Dtype.U8: 1,
-    Dtype.I16: 2,
-    Dtype.U16: 2,
-    Dtype.I32: 4,
-    Dtype.U32: 4,
-    Dtype.I64: 8,
-    Dtype.ID16_BF16: 4,
-    Dtype.F32: 4,
-    Dtype.F16: 2,
-    Dtype.BF16: 2,
+    dtype: own for dtype, own in _TYPES.items() if own.kind in "iu"
 }
 _KINDS = {dtype: Dtype(kind) for kind, dtype in _NUMPY_TYPES.items()}
 
