@@ -178,8 +178,18 @@ RoutingPtr draw_routing(Bytes &bytes, const Hint &hint, uint32_t columns, uint32
     return decode(Message(text.begin(), text.end()), ROUTECAP_WIRE_LISTS, plain).routing;
 }
 
+// Of the library; their numbers begin at 1.
+int32_t formats() {
+    routecap_wire_description description{};
+    description.struct_size = sizeof description;
+    int32_t found = 0;
+    while (routecap_wire_describe(found + 1, &description) == ROUTECAP_OK) found++;
+    return found;
+}
+
 void run(Bytes &bytes) {
-    const auto format = static_cast<int32_t>(bytes.below(ROUTECAP_WIRE_LISTS + 1));
+    static const int32_t last = formats();
+    const auto format = static_cast<int32_t>(bytes.below(static_cast<uint64_t>(last) + 1));
     const auto columns = static_cast<uint32_t>(1 + bytes.below(5)),
                k = bytes.pick({2u, 1u, 3u, 4u, 8u, 32u});
     const Hint hint = draw_hint(bytes, columns, k);
@@ -190,7 +200,9 @@ void run(Bytes &bytes) {
             message =
                 encode(routing.get(),
                        leave(format == ROUTECAP_WIRE_ANY ? ROUTECAP_WIRE_NPY : format,
-                             format >= 2 && format <= 7 ? bytes.pick({0, 1, 2, 3, 4, 6, 8}) : 0));
+                             format > ROUTECAP_WIRE_SERIALIZED && format != ROUTECAP_WIRE_LISTS
+                                 ? bytes.pick({0, 1, 2, 3, 4, 6, 8})
+                                 : 0));
         for (uint64_t n = bytes.below(4); n > 0 && !message.empty(); n--) {
             const size_t at = bytes.below(message.size());
             if (bytes.chance(128))
