@@ -1,7 +1,9 @@
 // Which calls of the driver a capturer makes in its life: they are written down by the tracing
 // driver (tests/fault/trace_cuda.cc), which is in LD_LIBRARY_PATH. On a GPU that gave
 // trace_h200.txt; with the fake driver behind it CI gets the same, or the fake is none to test
-// with.
+// with. On a machine with a GPU, after the tests were built with CUDA:
+//
+//   LD_LIBRARY_PATH=build/tests/tracing TRACE_CUDA_FILE=tests/cuda/trace_h200.txt build/tests/trace
 //
 // "# step_issue" in a trace stands before the calls that routecap_step_issue makes on the engine's
 // thread, with its status if that is not ROUTECAP_OK; "# engine: ..." before the engine's own. What
