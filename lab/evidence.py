@@ -5,7 +5,8 @@ the file; `also` has more files of it.
 
 evidence.py writes the table. evidence.py --check fails if the table is stale, a file of results is in
 none of its lines or in two, or a figure or a commit is not in the line's files. A line with an empty
-figure is of a file that counts: the figure is added up from it.
+figure is of a file that counts: the figure is added up from it. --check also fails if a page says
+another commit behind its link to a file than the file does.
 """
 
 import json
@@ -19,6 +20,7 @@ RESULTS = ROOT / "lab/results"
 LINES = RESULTS / "table.json"
 PAGE = ROOT / "lab/evidence.md"
 BEGIN, END = "<!-- by lab/evidence.py -->\n", "<!-- end -->\n"
+STATED = re.compile(r"results/([\w./]+)\),\s+commit\s+([0-9a-f]{7,})")
 COMMIT_BESIDE = {"full/replay.txt", "full/sglang.txt"}  # what they are of, the history says alone
 
 
@@ -59,6 +61,15 @@ def wrong(lines: list[dict]) -> Iterator[str]:
                 yield f"{line['file']}: {commit} is in none of its files"
 
 
+def said_by_pages() -> Iterator[str]:
+    """Commits that pages state, as "[file](...), commit X", and that the files do not have."""
+    folders = ("docs", "lab", "integrations")
+    for page in sorted(each for folder in folders for each in (ROOT / folder).rglob("*.md")):
+        for file, commit in STATED.findall(page.read_text()):
+            if not (RESULTS / file).exists() or commit not in (RESULTS / file).read_text():
+                yield f"{page.relative_to(ROOT)}: {file} is not of commit {commit}"
+
+
 def table(lines: list[dict]) -> str:
     made = [
         "| what was measured | figure | on | date | commit | file |",
@@ -74,7 +85,7 @@ def table(lines: list[dict]) -> str:
 
 def main() -> int:
     lines = json.loads(LINES.read_text())
-    faults = list(wrong(lines))
+    faults = [*wrong(lines), *said_by_pages()]
     before, rest = PAGE.read_text().split(BEGIN)
     made = before + BEGIN + table(lines) + END + rest.split(END)[1]
     if "--check" not in sys.argv:
