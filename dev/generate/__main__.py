@@ -33,6 +33,13 @@ PACKAGES = {
     "Go's package": ("bindings/go/[!z]*.go", []),
 }
 
+# Where they set the fields of a configuration.
+CONFIGS = (
+    "bindings/python/src/routecap/_config.py",
+    "bindings/rust/routecap/src/config.rs",
+    "bindings/go/capturer.go",
+)
+
 
 def generated(headers: Headers) -> dict[str, str]:
     parts = [part.files(headers) for part in (c, python, rust, docs, vectors)]
@@ -63,6 +70,12 @@ def forgotten(headers: Headers) -> Iterator[str]:
         for function in headers.functions:
             if function.name not in used and function.short not in without:
                 yield f"{function.name} is not in {package}"
+    [config] = (each for each in headers.structs if each.short == "config")
+    for path in CONFIGS:
+        words = set(re.findall(r"\w+", (ROOT / path).read_text().replace("_", "").lower()))
+        for each in config.fields[config.sized :]:
+            if each.name.replace("_", "") not in words:
+                yield f"{config.name}.{each.name} is not in {path}"
     yield from c.forgotten(headers)
     yield from python.forgotten(headers)
     yield from docs.forgotten(headers)

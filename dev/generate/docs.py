@@ -39,10 +39,12 @@ def threads(headers: Headers) -> str:
 
 
 def forgotten(headers: Headers) -> Iterator[str]:
-    text = (ROOT / "docs/faq.md").read_text()
-    for name in short(headers, "MISSING_"):
-        if not re.search(rf"\b{name}\b", text):
-            yield f"ROUTECAP_MISSING_{name} is not in docs/faq.md"
+    for page in ("docs/faq.md", "docs/load.md", "docs/format.md"):
+        text = (ROOT / page).read_text()
+        for name in short(headers, "MISSING_"):
+            own = name.lower().replace("_", " ") if page == "docs/format.md" else name
+            if not re.search(rf"\b{own}\b", text):
+                yield f"ROUTECAP_MISSING_{name} is not in {page}"
     text = (ROOT / "docs/wire.md").read_text()
     for each in headers.constants:
         if "names" in each.marks and f"`{each.marks['names'].split(', ')[0]}`" not in text:

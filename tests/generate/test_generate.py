@@ -260,6 +260,11 @@ ADDED = [
     ),
     (
         "capture.h",
+        "                                      {0, 1, 0, 1} */\n",
+        "    uint64_t last_added; /* added */\n",
+    ),
+    (
+        "capture.h",
         "routecap_step_issue describes */\n",
         "    uint64_t rows_added; /* @after(rows_issued): added */\n",
     ),
@@ -330,8 +335,13 @@ FORGOTTEN = [
     "routecap_step_added is not in Python's package",
     "routecap_step_added is not in Rust's crate",
     "routecap_step_added is not in Go's package",
+    "routecap_config.last_added is not in bindings/python/src/routecap/_config.py",
+    "routecap_config.last_added is not in bindings/rust/routecap/src/config.rs",
+    "routecap_config.last_added is not in bindings/go/capturer.go",
     "routecap_step_added is not among %by_one_thread in bindings/python/routecap.i",
     "ROUTECAP_MISSING_ADDED is not in docs/faq.md",
+    "ROUTECAP_MISSING_ADDED is not in docs/load.md",
+    "ROUTECAP_MISSING_ADDED is not in docs/format.md",
     "something is stale or forgotten",
 ]
 PYTHON = """
