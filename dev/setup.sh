@@ -207,12 +207,15 @@ fetch_torch() {
     touch "$environment/ready"
 }
 
+# newest_of NAME: the newest release of an engine that is tested.
+newest_of() { tail -n 1 "$root/integrations/$1/releases.txt"; }
+
 # transformers, beside the PyTorch of install_torch. install_transformers [VERSION]: another one than
-# the newest that is tested.
+# the newest.
 install_transformers() {
     local environment=$build/transformers${1:+-$1}
     install_torch
-    python_environment "$environment" "transformers==${1:-5.24.0}"
+    python_environment "$environment" "transformers==${1:-$(newest_of transformers)}"
     transformers_python=$environment/bin/python
     "$torch_python" -c 'import site; print(site.getsitepackages()[0])' > "$(ls -d "$environment"/lib/python3*/site-packages)/torch.pth"
 }

@@ -43,7 +43,7 @@ writers=$work/writers
 if [ ! -e "$writers/ready" ]; then
     say "setup: fetching sglang, verifiers and megatron-core, without what they need"
     "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --ignore-requires-python --only-binary :all: \
-        --target "$writers" sglang==0.5.23 verifiers==0.4.0 megatron-core==0.19.2 || exit 1
+        --target "$writers" "sglang==$(newest_of sglang)" verifiers==0.4.0 megatron-core==0.19.2 || exit 1
     touch "$writers/ready"
 fi
 

@@ -2,12 +2,13 @@
 # check.sh [VERSION...]: releases of SGLang without a GPU, out of their wheels for CUDA. Of each:
 # conform, and random schedules judged by slot with pages of 1, 16 and 64, of 20,000 rows and more,
 # without weights and with them.
-# Without a VERSION: those that trainers pin, and with the newest one every option of check.py.
+# Without a VERSION: releases.txt, which has those that trainers pin, and with the newest one every
+# option of check.py.
 # Fetches 300 MB the first time (and PyTorch), and up to 40 MB for a release; takes some minutes for each.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 set +e
 
-pinned=(0.5.10.post1 0.5.12 0.5.21 0.5.23)
+mapfile -t pinned < integrations/sglang/releases.txt
 environment=$build/sglang_engine
 python=$environment/bin/python
 here=$root/integrations/sglang/tests/real

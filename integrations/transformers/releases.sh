@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs these tests in releases of transformers, each beside the PyTorch of the others and with what
 # it needs of the libraries that pin it: all families in the newest two, two of them in the others.
-# usage: releases.sh [--enter] [--library PREFIX] [VERSION...]. Default: the last patch of every minor
-# release that routecap_transformers is checked with. --enter puts each result into lab/matrix.json.
+# usage: releases.sh [--enter] [--library PREFIX] [VERSION...]. Default: releases.txt, which has
+# the last patch of every minor release that routecap_transformers is checked with. --enter puts each result into lab/matrix.json.
 # A release that is not known is run as one: ROUTECAP_TRANSFORMERS_UNCHECKED=1.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
@@ -14,7 +14,7 @@ while [[ ${1:-} == --* ]]; do
     *) say "releases.sh: no option $1" && exit 2 ;;
     esac
 done
-releases=(5.24.0 5.23.0 5.22.2 5.21.1 5.20.2 5.19.0 5.18.0 5.17.0 5.16.1 5.15.1 5.14.1 5.13.1 5.12.1 5.11.0 5.10.4)
+mapfile -t releases < <(tac integrations/transformers/releases.txt)
 whole=" ${releases[0]} ${releases[1]} "
 asked=("${@:-${releases[@]}}")
 families=qwen3_moe,mixtral

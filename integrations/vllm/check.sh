@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Runs vLLM's engine and server without a GPU, out of its wheels for CUDA, in a release of each of
-# the three ways in which it captures; 0.33 with its own model runner (V2), whose kernels Triton's
-# interpreter runs. Needs Python 3.12, fetches 1 GB the first time, and takes some minutes. On a GPU
-# machine that has vLLM and routecap, `python3 check.py` is the same on the device. Every other
-# release: release.sh.
+# the three ways in which it captures; the newest with its own model runner (V2), whose kernels
+# Triton's interpreter runs. Needs Python 3.12, fetches 1 GB the first time, and takes some minutes.
+# On a GPU machine that has vLLM and routecap, `python3 check.py` is the same on the device. Every
+# other release: release.sh.
 #
-#   check.sh [VERSION...]     0.21, 0.26 and 0.33 unless named
+#   check.sh [VERSION...]     0.21, 0.26 and the newest (of releases.txt) unless named
 cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/vllm/tests/real/environment.sh
 set +e
 
+newest=$(newest_of vllm)
+newest=${newest%.*}
 versions=("$@")
-[ $# -gt 0 ] || versions=(0.21 0.26 0.33)
+[ $# -gt 0 ] || versions=(0.21 0.26 "$newest")
 
 # blocks VERSION OPTIONS...: slots.py, once with each.
 blocks() {
@@ -68,27 +70,27 @@ check_0.26() {
         "$build/vllm_engine_next"
     check "0.26: the HTTP server, server.py" "$python" integrations/vllm/tests/real/server.py "$build/vllm_engine_server_0.26"
 }
-check_0.33() {
+check_newest() {
     local options
-    environment 0.33.0
+    environment "$newest.0"
     for options in "" --sync --preempt "--drafts --seed 1" "--weights --preempt --seed 2" "--router-weights --preempt"; do
-        check "0.33: every row, check_033.py $options" "$python" integrations/vllm/tests/real/check_033.py $options
+        check "$newest: every row, check_aux.py $options" "$python" integrations/vllm/tests/real/check_aux.py $options
     done
-    check "0.33: the HTTP server, server.py" "$python" integrations/vllm/tests/real/server.py "$build/vllm_engine_server_0.33"
-    check "0.33: beside its own connector, aux_output.py" "$python" integrations/vllm/tests/real/aux_output.py
+    check "$newest: the HTTP server, server.py" "$python" integrations/vllm/tests/real/server.py "$build/vllm_engine_server_$newest"
+    check "$newest: beside its own connector, aux_output.py" "$python" integrations/vllm/tests/real/aux_output.py
     for options in "" --router-weights; do
-        check "0.33: what a program gets in a format, front_033.py $options" "$python" integrations/vllm/tests/real/front_033.py "$build/vllm_engine_objects_0.33" $options
+        check "$newest: what a program gets in a format, front_aux.py $options" "$python" integrations/vllm/tests/real/front_aux.py "$build/vllm_engine_objects_$newest" $options
     done
     for options in "" "--sync --blocks 24 --seed 1" "--block 64 --seed 2" "--block 4 --flush 0.8 --seed 3"; do
-        check "0.33: rows of the blocks that are hit, slots_033.py $options" "$python" integrations/vllm/tests/real/slots_033.py $options
+        check "$newest: rows of the blocks that are hit, slots_aux.py $options" "$python" integrations/vllm/tests/real/slots_aux.py $options
     done
-    check "0.33: two tensor-parallel ranks, parallel.py" "$python" integrations/vllm/tests/real/parallel.py tensor --prefix --requests 24
-    check "0.33: a saved load for its balancer, load.py" "$python" integrations/vllm/tests/real/load.py
+    check "$newest: two tensor-parallel ranks, parallel.py" "$python" integrations/vllm/tests/real/parallel.py tensor --prefix --requests 24
+    check "$newest: a saved load for its balancer, load.py" "$python" integrations/vllm/tests/real/load.py
 }
 
 install_library
 install_package
 
 export PYTHONPATH=$package
-for version in "${versions[@]}"; do "check_$version"; done
+for version in "${versions[@]}"; do "check_${version/#$newest/newest}"; done
 closing

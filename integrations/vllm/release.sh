@@ -3,14 +3,14 @@
 # and random schedules whose rows are judged by the numbers of blocks (slots.py). Needs Python 3.12.
 # Fetches 1 GB the first time, and 15 MB for each release; a release takes minutes.
 #
-#   release.sh [VERSION...]     all from 0.21 to 0.33 unless named; 0.24 is 0.24.0
+#   release.sh [VERSION...]     those of releases.txt unless named; 0.24 is 0.24.0
 #
 # The reports are in build/vllm_engine/reports: lab/matrix.py add FILE... enters them in the matrix.
 cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/vllm/tests/real/environment.sh
 set +e
 
 versions=("$@") reports=$build/vllm_engine/reports
-[ $# -gt 0 ] || versions=(0.21.0 0.22.0 0.22.1 0.23.0 0.24.0 0.25.0 0.25.1 0.26.0 0.27.0 0.27.1 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0)
+[ $# -gt 0 ] || mapfile -t versions < integrations/vllm/releases.txt
 mkdir -p "$reports"
 install_library
 install_package

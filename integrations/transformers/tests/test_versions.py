@@ -16,6 +16,7 @@ from transformers import GenerationMixin, cache_utils
 from transformers.generation.continuous_batching import requests
 from transformers.integrations import moe
 
+LAST = ".".join(map(str, _versions.LAST))
 VARIABLE = "ROUTECAP_TRANSFORMERS_UNCHECKED"
 
 
@@ -38,8 +39,8 @@ def test_this_release_has_every_place(model: Any) -> None:
 @pytest.mark.parametrize(
     ("release", "checked"),
     [
-        ("5.9.0", False), ("5.10.0", True), ("5.10.4", True), ("5.24.9", True), ("5.25.0", False),
-        ("5.24.0+cpu", True), ("5.24.1.post1", True), ("5.24.0.dev0", False), ("5.24.0rc1", False),
+        ("5.9.0", False), ("5.10.0", True), ("5.10.4", True), (f"{LAST}.9", True), ("5.99.0", False),
+        (f"{LAST}.0+cpu", True), (f"{LAST}.1.post1", True), (f"{LAST}.0.dev0", False), (f"{LAST}.0rc1", False),
         ("4.57.6", False), ("6.10.0", False), ("15.10.0", False), ("new", False), ("5", False),
     ],
 )  # fmt: skip
@@ -47,7 +48,7 @@ def test_a_release_is_checked_from_the_first_to_the_last(release: str, checked: 
     assert _versions.is_checked(release) is checked
 
 
-@pytest.mark.parametrize("release", ["5.9.0", "5.25.0"])
+@pytest.mark.parametrize("release", ["5.9.0", "5.99.0"])
 @pytest.mark.parametrize("enter", [attach, replay_in])
 def test_another_release_is_refused_until_a_setting_says_otherwise(
     model: Any, enter: Any, release: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
@@ -80,11 +81,11 @@ def test_a_capture_says_that_its_release_is_not_checked(
 ) -> None:
     with attach(model) as capture:
         assert capture.unchecked == "" and "checked" not in repr(capture)
-    pretend("5.25.0", monkeypatch)
+    pretend("5.99.0", monkeypatch)
     with attach(model, unchecked=True) as capture, torch.no_grad():
         model(input_ids=torch.tensor([[5, 6, 7]]))
         [routing] = capture.take()
-        assert capture.unchecked == "not checked with transformers 5.25.0"
+        assert capture.unchecked == "not checked with transformers 5.99.0"
         assert capture.unchecked in repr(capture)
     assert routing.complete and routing.rows == 3
 
@@ -125,7 +126,7 @@ def remove_the_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_release_that_lacks_a_place_is_refused_whatever_the_setting_says(
     model: Any, remove: Any, place: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend("5.25.0", monkeypatch)
+    pretend("5.99.0", monkeypatch)
     remove(monkeypatch)
     with pytest.raises(ValueError) as refusal:
         attach(model, unchecked=True)
@@ -158,7 +159,7 @@ def test_a_model_that_is_not_of_transformers_is_of_no_release(
                     cache: Any = None) -> Any:  # fmt: skip
             return self.layers[0](input_ids[0, :, None].float())
 
-    pretend("5.25.0", monkeypatch)
+    pretend("5.99.0", monkeypatch)
     model = Own()
     tap = Tap(0, "layers.0.experts", model.layers[0].experts, True, lambda a, k, o: a[1], 2, 8)
     capture = attach(model, taps=[tap])
@@ -166,8 +167,10 @@ def test_a_model_that_is_not_of_transformers_is_of_no_release(
     capture.detach()
 
 
-def test_the_range_is_what_the_package_and_its_guide_say() -> None:
+def test_the_range_is_what_the_package_its_guide_and_what_is_run_say() -> None:
     folder = Path(__file__).parents[1]
+    run = [each.rpartition(".")[0] for each in (folder / "releases.txt").read_text().split()]
+    assert run == [f"5.{each}" for each in range(_versions.FIRST[1], _versions.LAST[1] + 1)]
     least = ".".join(map(str, _versions.FIRST))
     packaged = (folder / "pyproject.toml").read_text()
     assert f'"transformers>={least}"' in packaged

@@ -17,17 +17,14 @@ from routecap_vllm import _answers, _hooks, _options, _versions
 from routecap_vllm._asked import Asked
 from routecap_vllm._places import look
 
-NEWEST = "0.33.0"
-RELEASES = {
-    "_by_request": "0.21.0",
-    "_by_slot": "0.22.0 0.22.1 0.23.0 0.24.0 0.25.0 0.25.1 0.26.0 0.27.0 0.27.1 0.28.0 0.29.0"
-    " 0.30.0",
-    "_aux_output": "0.31.0 0.32.0 0.33.0",
-}  # of vLLM, all since 0.21, by the module that they have
-FOUND = [(each, module) for module, numbers in RELEASES.items() for each in numbers.split()]
+FOLDER = Path(__file__).parents[1]
+RUN = (FOLDER / "releases.txt").read_text().split()  # by release.sh
+UNKNOWN = "0.99.0"
+RELEASES = {each: import_module(f"routecap_vllm.{each}").RELEASES for each in _versions.MODULES}
+FOUND = [(each, module) for module, numbers in RELEASES.items() for each in numbers]
 
 
-def tables(module, release=NEWEST):
+def tables(module, release):
     """The places of a module of ours in a release, and those that one needs that is not checked."""
     own = [import_module(f"routecap_vllm.{each}").PLACES for each in (module, "_unchecked")]
     return places_in("".join(own), release)
@@ -124,10 +121,17 @@ def test_a_release_that_is_checked_has_the_module_of_its_design(installed, versi
     assert _versions.find() == (version, module, True, "")
 
 
-@pytest.mark.parametrize("module", RELEASES)
-def test_each_module_says_which_releases_it_was_checked_with(module):
-    assert list(import_module(f"routecap_vllm.{module}").RELEASES) == RELEASES[module].split()
-    assert _versions.supported() == "0.21, 0.22 to 0.30, 0.31 to 0.33"
+def test_the_releases_that_are_run_are_those_that_a_module_says():
+    assert [each for each, _ in FOUND] == RUN
+
+
+def test_the_guide_and_the_refusal_say_which_releases_there_are():
+    last = RUN[-1].rpartition(".")[0]
+    assert _versions.supported() == f"0.21, 0.22 to 0.30, 0.31 to {last}"
+    guide = (FOLDER / "README.md").read_text()
+    assert f"any release from 0.21 to {last}," in guide and f"from {RUN[0]} to {RUN[-1]}," in guide
+    found = [end for _, end in re.findall(r"\b(0\.31|0\.21) to (0\.\d\d)\b", guide)]
+    assert set(found) == {"0.30", last}, "an end of a range that is not the last release"
 
 
 # Releases from 0.28 on choose the second model runner by default for some models, or all. All
@@ -153,7 +157,7 @@ def test_the_model_runner_that_the_engine_chooses_is_hooked_or_refused(version, 
 @pytest.mark.parametrize(
     ("module", "like"),
     [("_by_slot", "0.26.1"), ("_by_slot", "0.28.1"), ("_aux_output", "0.31.1")]
-    + [("_aux_output", "0.34.0")],
+    + [("_aux_output", UNKNOWN)],
 )
 def test_another_version_is_refused_unless_it_is_asked_for(installed, monkeypatch, module, like):
     installed(like, module)
@@ -182,7 +186,7 @@ CHANGED = [
 ]
 
 
-@pytest.mark.parametrize("version", ["0.33.1", "0.34.0"])
+@pytest.mark.parametrize("version", [f"{RUN[-1]}.1", UNKNOWN])
 @pytest.mark.parametrize(("before", "after", "named"), CHANGED)
 def test_a_place_that_does_not_fit_is_named_whatever_is_set(
     installed, monkeypatch, version, before, after, named
@@ -235,7 +239,7 @@ routecap_vllm.plugin()
 assert engine() == first, set(engine().items()) ^ set(first.items())
 print(len(first))
 """
-INSTALLED = [*FOUND, ("0.28.1", "_by_slot"), ("0.34.0", "_aux_output")]
+INSTALLED = [*FOUND, ("0.28.1", "_by_slot"), (UNKNOWN, "_aux_output")]
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +270,7 @@ def test_a_second_install_changes_nothing(said_by_a_second_install, version):
 
 
 def test_a_module_that_is_gone_is_named():
-    [one] = look("vllm.gone\n    function(a, ...)\n", Path(__file__).parent, (0, 33, 0))
+    [one] = look("vllm.gone\n    function(a, ...)\n", Path(__file__).parent, (0, 21, 0))
     assert one == ("vllm.gone function(a, ...)", "there is no such module")
 
 
@@ -290,7 +294,7 @@ vllm.three since 0.28
 
 
 def test_the_plugin_says_what_is_not_checked(installed, monkeypatch, caplog):
-    installed("0.34.0", "_aux_output")
+    installed(UNKNOWN, "_aux_output")
     monkeypatch.setenv("ROUTECAP_VLLM", "1")
     monkeypatch.setattr(routecap_vllm, "_install", lambda found: None)
     with caplog.at_level("INFO", "vllm.routecap"):
@@ -299,12 +303,12 @@ def test_the_plugin_says_what_is_not_checked(installed, monkeypatch, caplog):
         caplog.clear()
         monkeypatch.setenv("ROUTECAP_VLLM_UNCHECKED", "1")
         routecap_vllm.plugin()
-    assert "not checked with vLLM 0.34.0" in caplog.text
+    assert "not checked with vLLM 0.99.0" in caplog.text
 
 
 def test_an_answer_says_that_it_is_not_checked(monkeypatch):
     answer = _answers.Answer(np.ones((3, 2, 1), np.int16), Asked(format="lists"))
     assert "routed_experts_unchecked" not in answer.for_json()
-    monkeypatch.setattr(_versions, "note", "not checked with vLLM 0.34.0")
-    assert answer.for_json()["routed_experts_unchecked"] == "not checked with vLLM 0.34.0"
+    monkeypatch.setattr(_versions, "note", "not checked with vLLM 0.99.0")
+    assert answer.for_json()["routed_experts_unchecked"] == "not checked with vLLM 0.99.0"
     assert _options.Options().unchecked is False

@@ -407,7 +407,7 @@ def test_a_worker_of_0_22_to_0_30_captures_them(options, runner):
     assert not ended.weights()[:, :2].any()
 
 
-# ---- 0.31 to 0.33: rows and weights are one array until the front end takes them apart
+# ---- From 0.31 on: rows and weights are one array until the front end takes them apart
 
 
 def beside(ids):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# site.sh OUT.tar.xz: SGLang 0.5.23 out of its released wheel, with what it needs beside PyTorch
+# site.sh OUT.tar.xz: the newest SGLang that is tested out of its released wheel, with what it needs beside PyTorch
 # 2.11 for CUDA 13, transformers and nvcc on Python 3.12, in an archive of 41 MiB for compute
 # capability 9.0. For a GPU machine without a network.
 #
@@ -20,7 +20,7 @@ fetch=(python3 -m pip install -q --disable-pip-version-check --no-deps --only-bi
 # What the machine has, or a CPU alone needs.
 present='^(#|torchvision|triton|transformers|numpy|scipy|tokenizers|safetensors|huggingface|hf-xet|pandas|pyarrow|datasets|pytest|networkx|sympy|mpmath|pillow)'
 grep -vEi "$present" requirements.txt > "$work/requirements.txt"
-"${fetch[@]}" "${platforms[@]}" --target "$work/site" -r "$work/requirements.txt" sglang==0.5.23 nvidia-ml-py==13.580.82
+"${fetch[@]}" "${platforms[@]}" --target "$work/site" -r "$work/requirements.txt" "sglang==$(tail -n 1 ../../releases.txt)" nvidia-ml-py==13.580.82
 "${fetch[@]}" --platform manylinux2014_x86_64 --target "$work/kernel" sglang-kernel==0.4.10
 "${fetch[@]}" --platform manylinux2014_x86_64 --target "$work/older" sglang-kernel==0.4.5
 cd "$work/site"

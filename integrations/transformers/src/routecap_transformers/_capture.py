@@ -126,7 +126,7 @@ class Capture(Followed):
         store: Where rows of caches are kept; None.
         steps: Of each routing that was taken last, [rows] the number of the forward pass that
             computed the row, from 0 on, -1 where none did; None if they are not kept.
-        unchecked: "not checked with transformers 5.25.0"; "" if routecap was.
+        unchecked: "not checked with transformers 5.99.0"; "" if routecap was.
     """
 
     def __init__(

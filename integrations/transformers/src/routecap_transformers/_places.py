@@ -57,7 +57,7 @@ def expect_known(model: nn.Module, unchecked: bool | None) -> str:
 
     unchecked: Whether the user lets it; None: the environment says that.
 
-    Returns: What is to be said of it: "not checked with transformers 5.25.0"; "" if it is checked.
+    Returns: What is to be said of it: "not checked with transformers 5.99.0"; "" if it is checked.
     """
     release = number()
     if release is None or is_checked(release):

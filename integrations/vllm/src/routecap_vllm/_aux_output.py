@@ -1,4 +1,4 @@
-"""What is replaced in vLLM 0.31 to 0.33: both sides of the connector for auxiliary output.
+"""What is replaced in vLLM from 0.31 on: both sides of the connector for auxiliary output.
 
     put_worker      the worker's side, `RowsConnector`. Rows are captured by request, kept in
                     routecap's store under the numbers of the engine's blocks, and returned with

@@ -18,7 +18,7 @@ from ._places import Fit, look
 
 MODULES = ("_by_request", "_by_slot", "_aux_output")
 
-note = ""  # "not checked with vLLM 0.34.0", in a process that captures in such a version
+note = ""  # "not checked with vLLM 0.99.0", in a process that captures in such a version
 
 
 class Found(NamedTuple):

@@ -2,8 +2,8 @@
 outputs. For engines with ROUTECAP_VLLM_WEIGHTS=1.
 
     tap           wraps router._compute_routing, whose ids are those before load balancing
-    give_weights  takes apart, in the front end, the one array of ids and weights that the engine of
-                  0.31 to 0.33 sends as rows
+    give_weights  takes apart, in the front end, the one array of ids and weights that the engine,
+                  from 0.31 on, sends as rows
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _why_not(module: object, router: object, quant_method: Any) -> str:
     return ""
 
 
-# ---- From the worker of 0.31 to 0.33 to its front end
+# ---- From the worker to its front end, from 0.31 on
 
 
 def unpacked(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:

@@ -1,11 +1,11 @@
-"""What the HTTP server of vLLM 0.21, 0.26 or 0.33 answers with routecap, and what a request may
+"""What the HTTP server of vLLM 0.21, 0.26 or the newest answers with routecap, and what a request may
 ask for.
 
     python3 server.py FOLDER
 
 Completions, chats and the generate endpoint, whole and as streams: without asking, what the
 server's own code makes; in each format the same rows; a file that is on this machine; several
-choices and several prompts; what is refused; and what conform says. In 0.33 an oracle in the
+choices and several prompts; what is refused; and what conform says. From 0.31 on an oracle in the
 engine's process says which rows these are. The server is started as `vllm serve` starts it, and
 nothing is imported that it does not import itself. FOLDER is for what it writes.
 """
@@ -38,8 +38,9 @@ if os.environ.get(SERVES):
         engine.cpu.in_each_process()
 
 PROMPT = list(range(100, 133))
-IS_21, IS_33 = (version("vllm").startswith(each) for each in ("0.21", "0.33"))
-BLOCK = 32 if IS_33 else 16
+RELEASE = tuple(int(each) for each in version("vllm").split(".")[:2])
+IS_21, IS_AUX = RELEASE == (0, 21), RELEASE >= (0, 31)  # of which design
+BLOCK = 32 if IS_AUX else 16
 # 0.26 gives all layers of the decoder, of which the model's second does not route.
 ROWS, LAYERS, K, ROUTES = len(PROMPT) + 7, 3 if IS_21 else 4, 4, [0, 1, 2] if IS_21 else [0, 2, 3]
 passed = failed = 0
@@ -60,7 +61,7 @@ def watch_routers():
 
 
 ORACLE = "VLLM_ENGINE_ORACLE"  # the file of its answers
-if os.environ.get(SERVES) and IS_33:
+if os.environ.get(SERVES) and IS_AUX:
     watch_routers()
 
 
@@ -91,7 +92,7 @@ class Server:
         arguments += ["--max-model-len", "512", "--max-num-batched-tokens", "128"]
         arguments += ["--chat-template", template, "--enforce-eager", "--served-model-name", "tiny"]
         arguments += ["--seed", "0", "--enable-prompt-tokens-details"]
-        if IS_33:
+        if IS_AUX:
             arguments.append("--enable-scale-out")  # which has the generate endpoint
         if os.environ.get("VLLM_ENGINE_ON_CPU") == "1":
             arguments += ["--dtype", "float32", "--block-size", str(BLOCK)]
@@ -152,7 +153,7 @@ class Server:
 
     def complete(self, stream=False, prompt=PROMPT, **asked):
         body = {"prompt": prompt, "max_tokens": 8, "temperature": 1e-3, "ignore_eos": True}
-        if IS_33:  # Triton's interpreter has no top_k
+        if IS_AUX:  # Triton's interpreter has no top_k
             body |= {"temperature": 1, "seed": 1} if "n" in asked else {"temperature": 0}
         else:
             body["top_k"] = 1
@@ -175,8 +176,8 @@ class Server:
 
 
 def start_of(asked):
-    """Of 0.33 it is a parameter of vLLM's own, and is not left in `asked`."""
-    if not IS_33 or asked.get("routed_experts_start", -1) < 0:
+    """From 0.31 on it is a parameter of vLLM's own, and is not left in `asked`."""
+    if not IS_AUX or asked.get("routed_experts_start", -1) < 0:
         return {}
     return {"routed_experts_prompt_start": asked.pop("routed_experts_start")}
 
@@ -309,7 +310,7 @@ def in_every_format(server, rows):
     from routecap_vllm._asked import FORMATS
 
     for kind in FORMATS:
-        for start in (0, 20 if IS_33 else 35):  # 0.33: up to the prompt's end
+        for start in (0, 20 if IS_AUX else 35):  # from 0.31 on: up to the prompt's end
             asked = {"routed_experts_format": kind, "routed_experts_start": start}
             asked["routed_experts_dtype"] = "int16" if kind == "nrlre1" else "uint8"
             asked["routed_experts_validity"] = 1
@@ -377,7 +378,7 @@ def several(server, rows):
             expect(len(ids) == len(prompt) + 7, f"several {index}: {len(ids)} rows")
             first = ids[: len(prompt)]
             expect(np.array_equal(first, rows[: len(prompt)]), f"several {index}: its rows")
-    if not IS_33:
+    if not IS_AUX:
         _, answer = server.complete(routed_experts=0, routed_experts_format="object")
         expect(answer["choices"][0]["routed_experts"] is None, "off")
     _, answer = server.complete(
@@ -391,9 +392,9 @@ def several(server, rows):
 
 
 def refused(server):
-    of_33 = (({"routed_experts": 0}, "has no routed_experts"),) if IS_33 else ()
+    of_aux = (({"routed_experts": 0}, "has no routed_experts"),) if IS_AUX else ()
     for asked, said in (
-        *of_33,
+        *of_aux,
         ({"routed_experts_format": "xml"}, "routed_experts_format is 'xml'"),
         ({"routed_experts_start": -1}, "routed_experts_start is -1"),
         ({"routed_experts_validity": 2}, "routed_experts_validity is 2"),
@@ -453,7 +454,7 @@ def main():
     try:
         server.wait()
         rows = own(server)
-        if IS_33:
+        if IS_AUX:
             judged(folder, rows)
         in_every_format(server, rows)
         several(server, rows)

@@ -1,6 +1,6 @@
 """What a program gets from AsyncLLM of vLLM 0.33 in a format, without a model.
 
-    python3 front_033.py FOLDER [--router-weights]
+    python3 front_aux.py FOLDER [--router-weights]
 
 The engine's core is a function here: it gives tokens, and rows by a formula, in the chunks and
 types in which routecap's connector gives them, also two outputs that nobody has taken between them.

@@ -1,6 +1,6 @@
 """As slots.py, for vLLM 0.33: its own scheduler, and routecap's side of the worker, without a GPU.
 
-    python3 slots_033.py [--rows N] [--block ROWS] [--blocks N]
+    python3 slots_aux.py [--rows N] [--block ROWS] [--blocks N]
                          [--sync] [--updates load|none] [--flush P] [--seed N]
 
 Without the runner of 0.33 it is fast. The scheduler, the cache of blocks, their hashes and the

@@ -1,6 +1,6 @@
 """Cell for cell: what callers of vLLM 0.33 get from routecap, and what its routers chose.
 
-    python3 check_033.py [--sync] [--preempt] [--drafts] [--weights] [--own] [--router-weights]
+    python3 check_aux.py [--sync] [--preempt] [--drafts] [--weights] [--own] [--router-weights]
                          [--requests N] [--seed N]
 
 With its own model runner, scheduler, prefix cache and front end. Random requests: prompts of many
