@@ -29,7 +29,8 @@ _NAMES = {
 }
 """What NumPy and PyTorch call the types of tensors; bfloat16, which NumPy has not, is added below."""
 _TYPES = {dtype: np.dtype(name) for dtype, name in _NAMES.items()}
-_FORMATS = {own.char: dtype for dtype, own in _TYPES.items()} | {"l": Dtype.I64, "q": Dtype.I64}
+_FORMATS: dict[str, Dtype] = {own.char: dtype for dtype, own in _TYPES.items()}
+_FORMATS |= {"l": Dtype.I64, "q": Dtype.I64}
 _TYPESTRS = {own.str: dtype for dtype, own in _TYPES.items()}
 _DLPACK_TYPES = {
     ("iuf".index(own.kind), 8 * own.itemsize): dtype for dtype, own in _TYPES.items()
