@@ -29,20 +29,23 @@ def kept_weights(
     import torch
 
     said = f"{setting} is set, and {router} gave weights of"
-    leave = "leave it out to capture ids alone, and report the model"
     if not isinstance(weights, torch.Tensor) or weights.shape != ids.shape:
         tensor = isinstance(weights, torch.Tensor)
         what = f"shape {tuple(weights.shape)}" if tensor else type(weights).__name__
         raise ValueError(
-            f"{said} {what} beside ids {tuple(ids.shape)}, and one for each id is expected: {leave}"
+            f"{said} {what} beside ids {tuple(ids.shape)}, and one for each id is expected: leave it"
+            " out to capture ids alone, and report the model"
         )
     wanted = getattr(torch, _NAMES[dtype])
-    if weights.dtype != wanted and (
-        dtype is not Dtype.F32 or weights.dtype not in (torch.bfloat16, torch.float16)
-    ):
-        if dtype is not Dtype.F32:
-            leave = "take float32, which holds every value of the narrower types"
+    narrower = torch.bfloat16, torch.float16
+    if weights.dtype != wanted and dtype is not Dtype.F32:
         raise ValueError(
-            f"{said} {weights.dtype}, which {wanted} does not hold bit for bit: {leave}"
+            f"{said} {weights.dtype}, which {wanted} does not hold bit for bit: take float32, which"
+            " holds every value of the narrower types"
+        )
+    if weights.dtype != wanted and weights.dtype not in narrower:
+        raise ValueError(
+            f"{said} {weights.dtype}, which {wanted} does not hold bit for bit: leave it out to"
+            " capture ids alone, and report the model"
         )
     return weights.to(ids.device, wanted, non_blocking=True).contiguous()
