@@ -9,7 +9,8 @@
 //
 // Ids come first, because kernels choose the width of their stores by address: the stride is a
 // multiple of the largest power of two that divides a cell, at most 16, and of a weight. Since
-// padding is zero, equal rows have equal bytes.
+// padding is zero, rows whose cells have equal bytes are equal bytes. A cell that is missing has its
+// reason in its first id; what imported rows have behind that stays, and nobody reads it.
 #pragma once
 
 #include "body.h"
@@ -21,7 +22,7 @@ struct RowLayout {
     uint32_t k;
     uint32_t id_bytes;        // 1 or 2
     uint32_t cell_bytes;      // k ids
-    uint32_t ids_bytes;       // of all layers: where the validity begins
+    uint32_t validity_begin;  // behind the ids of all layers
     uint32_t validity_bytes;  // bit l % 8 of byte l / 8 is that of layer l
     uint32_t weight_bytes;    // 0: there are none; otherwise 2 or 4
     uint32_t weights_begin;   // where they begin
@@ -33,12 +34,12 @@ struct RowLayout {
           k(k_),
           id_bytes(id_bytes_),
           cell_bytes(k_ * id_bytes_),
-          ids_bytes(layers_ * cell_bytes),
+          validity_begin(layers_ * cell_bytes),
           validity_bytes((layers_ + 7) / 8),
           weight_bytes(weight_bytes_),
           weights_begin(weight_bytes_ == 0
-                            ? ids_bytes + validity_bytes
-                            : round_up(ids_bytes + 2 * validity_bytes, weight_bytes_)),
+                            ? validity_begin + validity_bytes
+                            : round_up(validity_begin + 2 * validity_bytes, weight_bytes_)),
           stride(round_up(bytes(), alignment())) {}
 
     // Of rows, if the first one has it.
@@ -56,13 +57,14 @@ struct RowLayout {
     ROUTECAP_BODY const uint8_t *cell(const uint8_t *row, uint32_t layer) const {
         return row + static_cast<size_t>(layer) * cell_bytes;
     }
-    ROUTECAP_BODY uint8_t *validity(uint8_t *row) const { return row + ids_bytes; }
-    ROUTECAP_BODY const uint8_t *validity(const uint8_t *row) const { return row + ids_bytes; }
-    // Writes a byte of the validity, and with the last one the padding behind it.
+    ROUTECAP_BODY uint8_t *validity(uint8_t *row) const { return row + validity_begin; }
+    ROUTECAP_BODY const uint8_t *validity(const uint8_t *row) const { return row + validity_begin; }
+    // Writes a byte of the validity, and with the last one the padding behind it. With weights
+    // set_weights_validity writes the padding.
     ROUTECAP_BODY void set_validity(uint8_t *row, uint32_t byte, uint8_t value) const {
         validity(row)[byte] = value;
         if (byte + 1 == validity_bytes && weight_bytes == 0)
-            clear(row, ids_bytes + validity_bytes, stride);
+            clear(row, validity_begin + validity_bytes, stride);
     }
 
     // The same of weights, where there are any.
@@ -74,22 +76,35 @@ struct RowLayout {
         return row + weights_begin + static_cast<size_t>(layer) * k * weight_bytes;
     }
     ROUTECAP_BODY uint8_t *weights_validity(uint8_t *row) const {
-        return row + ids_bytes + validity_bytes;
+        return row + validity_begin + validity_bytes;
     }
     ROUTECAP_BODY const uint8_t *weights_validity(const uint8_t *row) const {
-        return row + ids_bytes + validity_bytes;
+        return row + validity_begin + validity_bytes;
     }
     ROUTECAP_BODY void set_weights_validity(uint8_t *row, uint32_t byte, uint8_t value) const {
         weights_validity(row)[byte] = value;
         if (byte + 1 != validity_bytes) return;
-        clear(row, ids_bytes + 2 * validity_bytes, weights_begin);
+        clear(row, validity_begin + 2 * validity_bytes, weights_begin);
         clear(row, bytes(), stride);
     }
+
+    // Whatever is neither an id, nor validity, nor a weight.
+    bool padding_is_zero(const uint8_t *row) const {
+        const uint32_t bits = weight_bytes == 0 ? validity_bytes : 2 * validity_bytes;
+        return is_zero(row, validity_begin + bits, weights_begin) && is_zero(row, bytes(), stride);
+    }
+    // Zeros in the place of everything behind the ids.
+    void clear_behind_ids(uint8_t *row) const { clear(row, validity_begin, stride); }
 
 private:
     static constexpr uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
     ROUTECAP_BODY static void clear(uint8_t *row, uint32_t from, uint32_t to) {
         for (uint32_t b = from; b < to; b++) row[b] = 0;
+    }
+    static bool is_zero(const uint8_t *row, uint32_t from, uint32_t to) {
+        uint8_t any = 0;
+        for (uint32_t b = from; b < to; b++) any |= row[b];
+        return any == 0;
     }
 };
 

@@ -31,11 +31,15 @@ constexpr bool known_reason(int32_t reason) {
 constexpr int32_t reason_rank(int32_t reason) {
     return known_reason(reason) ? kReasons[reason].rank : 0;
 }
+// Of two reasons why a cell is missing the one that stands: of one rank, that of `to`.
+constexpr int32_t higher_reason(int32_t to, int32_t from) {
+    return reason_rank(from) > reason_rank(to) ? from : to;
+}
 constexpr bool is_row_reason(int32_t reason) {
     return known_reason(reason) && !kReasons[reason].of_cells;
 }
 
-// Of ids: a page has no more of them, unless one row does.
+// Of ids and their validity: a page has no more of them, unless one row does.
 constexpr size_t kPageBytes = size_t{64} * 1024;
 // A page has at most this many rows, so that a short request of a small model takes little memory.
 constexpr uint32_t kPageRows = 256;
@@ -101,7 +105,7 @@ struct Shape : kernels::RowLayout {
         }
         page_shift = 0;
         while (2u << page_shift <= kPageRows &&
-               (size_t{2} << page_shift) * (ids_bytes + validity_bytes) <= kPageBytes)
+               (size_t{2} << page_shift) * (validity_begin + validity_bytes) <= kPageBytes)
             page_shift++;
         page_rows = 1u << page_shift;
         full.assign(validity_bytes, 0xff);

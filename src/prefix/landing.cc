@@ -125,7 +125,7 @@ private:
     // A row meets what the key has: whether it differs, and whether it has something new.
     void meet(Landed &b, uint64_t n, const uint8_t *row, bool &news) const {
         const uint8_t *before = b.before.page->row(b.before.row + n);
-        const Meeting met = routecap::meet(shape_, before, row);
+        const Meeting met = compare_rows(shape_, before, row);
         news |= met.fills;
         b.mismatched |= met.overlap && differ(shape_, before, row);
     }

@@ -70,10 +70,7 @@ private:
             return report(ROUTECAP_ERR_FORMAT,
                           "row %llu has validity of layers beyond the last, %u", ull(position),
                           shape_.layers - 1);
-        const uint32_t columns_of_bits = shape_.weight_bytes == 0 ? 1 : 2;
-        if (!all_zero(row + shape_.ids_bytes + columns_of_bits * shape_.validity_bytes,
-                      row + shape_.weights_begin) ||
-            !all_zero(row + shape_.bytes(), row + shape_.stride))
+        if (!shape_.padding_is_zero(row))
             return report(ROUTECAP_ERR_FORMAT, "the padding of row %llu is not zero",
                           ull(position));
         if (shape_.weight_bytes != 0)
@@ -157,7 +154,7 @@ struct ArrayLayout {
     size_t ids_stride, validity_stride, weights_stride;
 
     ArrayLayout(const Shape &shape, uint64_t row_stride)
-        : ids_stride(row_stride != 0 ? row_stride : shape.ids_bytes),
+        : ids_stride(row_stride != 0 ? row_stride : shape.validity_begin),
           validity_stride(row_stride != 0 ? row_stride : shape.validity_bytes),
           weights_stride(row_stride != 0 ? row_stride
                                          : shape.layers * size_t{shape.weights_cell_bytes()}) {}
@@ -194,13 +191,12 @@ void copy_arrays(const Shape &shape, const ArrayLayout &layout, const routecap_s
                  uint8_t *records) {
     const auto *ids = static_cast<const uint8_t *>(segment.ids);
     for (uint64_t r = 0; r < segment.rows; r++, records += shape.stride) {
-        std::memcpy(records, ids + r * layout.ids_stride, shape.ids_bytes);
+        std::memcpy(records, ids + r * layout.ids_stride, shape.validity_begin);
+        shape.clear_behind_ids(records);
         std::memcpy(shape.validity(records),
                     segment.validity != nullptr ? segment.validity + r * layout.validity_stride
                                                 : shape.full.data(),
                     shape.validity_bytes);
-        const uint32_t ids_end = shape.ids_bytes + shape.validity_bytes;
-        std::memset(records + ids_end, 0, shape.stride - ids_end);
         if (segment.weights != nullptr) copy_weights(shape, layout, segment, r, records);
     }
 }
@@ -249,7 +245,7 @@ int32_t check_view(const routecap_view &v, const Shape &shape) {
                               v.row_stride > ROUTECAP_MAX_POSITION))
         return report(ROUTECAP_ERR_SHAPE_MISMATCH,
                       "view.row_stride is %llu, and a row has %u bytes of ids and %u of validity",
-                      ull(v.row_stride), shape.ids_bytes, shape.validity_bytes);
+                      ull(v.row_stride), shape.validity_begin, shape.validity_bytes);
     if (v.first > ROUTECAP_MAX_POSITION || v.rows > ROUTECAP_MAX_POSITION - v.first)
         return report(ROUTECAP_ERR_ARGUMENT, "rows [%llu,+%llu) are beyond the highest position",
                       ull(v.first), ull(v.rows));

@@ -157,9 +157,9 @@ ShapePtr united_shape(std::span<const Routing *const> routings) {
 }
 
 // Converts a row to a shape that has all layers of the row's own shape, and may have more.
-class Widen {
+class ToMergedShape {
 public:
-    Widen(const Shape &from, const Shape &to) : from_(from), to_(to), row_(to.stride) {
+    ToMergedShape(const Shape &from, const Shape &to) : from_(from), to_(to), row_(to.stride) {
         for (uint32_t l = 0; l < from.layers; l++)
             layer_.push_back(static_cast<uint32_t>(to.of.find(from.of.key(l))));
     }
@@ -201,8 +201,9 @@ private:
 // Files the rows that no routing has, with their reasons. The routings have different layers, so
 // the cells of one row may be missing for different reasons. Such a row needs memory for its
 // reasons.
-RowOutcomes merge_missing(std::span<const Routing *const> routings, std::vector<Widen> &widen,
-                          const Shape &shape, RowStore &rows) {
+RowOutcomes merge_missing(std::span<const Routing *const> routings,
+                          std::vector<ToMergedShape> &to_merged, const Shape &shape,
+                          RowStore &rows) {
     // All rows between two of these positions have the same reasons.
     std::vector<uint64_t> edges;
     uint64_t present = 0;
@@ -234,8 +235,8 @@ RowOutcomes merge_missing(std::span<const Routing *const> routings, std::vector<
             if (next[i] == segments.size() || segments[next[i]].page ||
                 segments[next[i]].first > first)
                 continue;
-            (void)merge(shape, row.data(), Tag::none, widen[i].missing(segments[next[i]].reason),
-                        Tag::none);
+            (void)merge(shape, row.data(), Tag::none,
+                        to_merged[i].missing(segments[next[i]].reason), Tag::none);
         }
         if (const int32_t reason = shape.row_reason(row.data()); reason != 0) {
             missing.add(first, end, reason);
@@ -273,9 +274,9 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
         std::make_shared<const Storage>(shape, first_context.pool, first_context.completion);
     RowStore rows(storage, false, true);
     RowOutcomes filed;
-    std::vector<Widen> widen;
-    widen.reserve(routings.size());
-    for (const Routing *routing : routings) widen.emplace_back(routing->shape(), *shape);
+    std::vector<ToMergedShape> to_merged;
+    to_merged.reserve(routings.size());
+    for (const Routing *routing : routings) to_merged.emplace_back(routing->shape(), *shape);
     // Rows that are there are filed first. A row that is not there has no meaningful tag, and must
     // not set the tag of a row that another routing has.
     for (const bool there : {true, false})
@@ -288,10 +289,10 @@ int32_t merge(std::span<const Routing *const> routings, Routing **merged) {
             for (const Segment &s : routings[i]->segments())
                 for (uint64_t r = 0; s.page && r < s.rows; r++)
                     if (there == (narrow.row_reason(s.row(r)) == 0))
-                        filed += rows.file_from_budget(s.first + r, widen[i].row(s.row(r)), 1,
+                        filed += rows.file_from_budget(s.first + r, to_merged[i].row(s.row(r)), 1,
                                                        there ? s.tag(r) : Tag::none);
         }
-    filed += merge_missing(routings, widen, *shape, rows);
+    filed += merge_missing(routings, to_merged, *shape, rows);
     if (filed.refused > 0)
         return report(ROUTECAP_ERR_NO_MEMORY, "the merged rows exceed the budget");
     if (filed.mismatched > 0)

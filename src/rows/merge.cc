@@ -14,7 +14,7 @@ int32_t compare_reasons(const Shape &shape, const uint8_t *to, const uint8_t *fr
 
 }  // namespace
 
-Meeting meet(const Shape &shape, const uint8_t *to, const uint8_t *from) {
+Meeting compare_rows(const Shape &shape, const uint8_t *to, const uint8_t *from) {
     Meeting m;
     const uint8_t *has = shape.validity(to), *other = shape.validity(from);
     for (uint32_t b = 0; b < shape.validity_bytes; b++) {

@@ -1,11 +1,13 @@
 // Two rows of one position meet: which cells stay, which reasons, and which tag. Everything that
-// merges rows does it here: requests, stores, sequences, and the merge of routings.
+// merges rows does it here: requests, stores, sequences, and the merge of routings. A write that
+// replaces a row merges nothing.
 //
 // `to` is the row that wins where both have a cell, `from` the other:
 //
 //   to \ from        not there              empty                  with valid cells
 //   ---------------  ---------------------  ---------------------  ------------------------------
-//   not there        the higher reason      from and its tag       from and its tag
+//   not there        the higher reason      the higher reason of   from's cells and its tag; the
+//                                           each cell, from's tag  higher reason of the others
 //   empty            the higher reason of   the higher reason of   from's cells and its tag; the
 //                    each cell              each cell              higher reason of the others
 //   with cells       the higher reason of   the higher reason of   from's cells where to has none;
@@ -34,7 +36,7 @@ struct Meeting {
 
     bool changes() const { return fills || reasons; }
 };
-Meeting meet(const Shape &shape, const uint8_t *to, const uint8_t *from);
+Meeting compare_rows(const Shape &shape, const uint8_t *to, const uint8_t *from);
 
 // Whether two rows have different experts in a cell that both have.
 bool differ(const Shape &shape, const uint8_t *a, const uint8_t *b);

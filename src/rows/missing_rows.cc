@@ -36,8 +36,7 @@ void MissingRows::add(const MissingRows &other) {
             while (run != last && run->end <= position) ++run;
             if (run == last) return;
             end = std::min(end, run->first > position ? run->first : run->end);
-            if (run->first <= position && reason_rank(run->reason) > reason_rank(reason))
-                reason = run->reason;
+            if (run->first <= position) reason = higher_reason(reason, run->reason);
         };
         look(a, runs_.end());
         look(b, other.runs_.end());
@@ -76,7 +75,7 @@ std::vector<Segment> with_missing(const Shape &shape, std::vector<Segment> prese
                            for (; from < to; from++) {
                                const uint64_t row = from - segment.first;
                                const int32_t said = shape.row_reason(segment.row(row));
-                               if (said == 0 || reason_rank(said) >= reason_rank(reason)) continue;
+                               if (said == 0 || higher_reason(said, reason) == said) continue;
                                keep(from);
                                hole(from, from + 1, reason);
                                done = from + 1;

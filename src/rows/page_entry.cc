@@ -76,7 +76,7 @@ void PageEntry::file(uint64_t position, const uint8_t *source, uint64_t rows, co
     const uint64_t inside = std::clamp(first, position, last),
                    after = std::clamp(end, inside, last);
     for (uint64_t p = inside; p < after; p++)
-        meet(p, source + (p - position) * shape->stride, filing, filed);
+        file_onto(p, source + (p - position) * shape->stride, filing, filed);
     add(after, source + (after - position) * shape->stride, last - after, filing, filed);
     add(position, source, inside - position, filing, filed);
 }
@@ -103,15 +103,15 @@ void PageEntry::add(uint64_t position, const uint8_t *source, uint64_t rows, con
 // Whether filing a row changes the one that is there.
 bool PageEntry::changes(uint64_t position, const uint8_t *source, const Filing &filing) const {
     if (filing.replace && !shape->row_empty(source)) return true;
-    return !shape->row_full(at(position)) && routecap::meet(*shape, at(position), source).changes();
+    return !shape->row_full(at(position)) && compare_rows(*shape, at(position), source).changes();
 }
 
 // Files one row at a position that has one.
-void PageEntry::meet(uint64_t position, const uint8_t *source, const Filing &filing,
-                     RowOutcomes &filed) {
+void PageEntry::file_onto(uint64_t position, const uint8_t *source, const Filing &filing,
+                          RowOutcomes &filed) {
     uint8_t *to = at(position);
     const bool empty = shape->row_empty(source);
-    const Meeting meeting = routecap::meet(*shape, to, source);
+    const Meeting meeting = compare_rows(*shape, to, source);
     (empty ? filed.missing : filed.delivered)++;
     filed.overlapped += meeting.overlap;
     filed.mismatched += filing.compare && meeting.overlap && differ(*shape, to, source);

@@ -118,7 +118,8 @@ struct PageEntry {
 
 private:
     bool changes(uint64_t position, const uint8_t *source, const Filing &filing) const;
-    void meet(uint64_t position, const uint8_t *source, const Filing &filing, RowOutcomes &filed);
+    void file_onto(uint64_t position, const uint8_t *source, const Filing &filing,
+                   RowOutcomes &filed);
     void add(uint64_t position, const uint8_t *source, uint64_t rows, const Filing &filing,
              RowOutcomes &filed);
     void add_absent(uint64_t from, uint64_t to);

@@ -56,9 +56,9 @@ private:
         const bool preferred = rows_.preferred.has(first);
         const bool in_sequence = sequence != nullptr && sequence->page;
         if (!in_sequence && !call->page) {
-            const bool better =
-                sequence == nullptr || reason_rank(call->reason) > reason_rank(sequence->reason);
-            return add(better ? call : sequence, first, end, false);
+            const bool stays = sequence != nullptr &&
+                               higher_reason(sequence->reason, call->reason) == sequence->reason;
+            return add(stays ? sequence : call, first, end, false);
         }
         const auto whole = [](const Segment *s) { return s->page && s->complete; };
         if (!in_sequence && whole(call)) {
@@ -102,7 +102,7 @@ private:
     bool meet_row(const Segment *sequence, const Segment *call, uint64_t position, bool preferred) {
         const Side old = side(sequence, position, unknown_[0]),
                    now = side(call, position, unknown_[1]);
-        const Meeting met = routecap::meet(shape_, old.row, now.row);
+        const Meeting met = compare_rows(shape_, old.row, now.row);
         out_.overlap += met.overlap;
         if (met.overlap && differ(shape_, old.row, now.row)) note_differed(position);
         if (met.fills || (preferred && !shape_.row_empty(now.row)))
@@ -110,7 +110,7 @@ private:
                        shape_.row_empty(old.row) || preferred);
 
         const Side &winner = preferred ? now : old, &other = preferred ? old : now;
-        const Meeting meeting = preferred ? routecap::meet(shape_, winner.row, other.row) : met;
+        const Meeting meeting = preferred ? compare_rows(shape_, winner.row, other.row) : met;
         if (!meeting.changes()) return share(winner, position);
         merged_.assign(winner.row, winner.row + shape_.stride);
         const Tag tag = merge(shape_, merged_.data(), winner.tag, other.row, other.tag);

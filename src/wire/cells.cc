@@ -197,7 +197,7 @@ void Cells::judge_row(const uint8_t *bytes, uint8_t *row) {
     const uint32_t k = kernels::columns<K>(shape.k);
     const Elements<T> wire(bytes);
     uint32_t nothing = 0, zeros = 0, valid_cells = 0;
-    std::memset(shape.validity(row), 0, shape.stride - shape.ids_bytes);
+    shape.clear_behind_ids(row);
     for (uint32_t l = 0; l < shape.layers; l++) {
         const uint64_t at = uint64_t{layout_.column[l]} * k;
         Id *cell = reinterpret_cast<Id *>(shape.cell(row, l));
@@ -261,8 +261,8 @@ bool Cells::write_complete(const uint8_t *bytes, uint8_t *row) {
         largest = std::max(largest, most);
     }
     if (!distinct_.all(ids, shape.layers)) return false;
+    shape.clear_behind_ids(row);
     std::memcpy(shape.validity(row), shape.full.data(), shape.validity_bytes);
-    std::memset(row + shape.bytes(), 0, shape.stride - shape.bytes());
     largest_ = std::max<int64_t>(largest_, static_cast<int64_t>(largest));
     counts_.cells_valid += shape.layers;
     if (unseen_ > 0) seen_.assign(shape.layers, true), unseen_ = 0;
