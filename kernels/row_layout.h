@@ -49,7 +49,9 @@ struct RowLayout {
         return least > weight_bytes ? least : weight_bytes;
     }
     // Without the padding at the end.
-    ROUTECAP_BODY constexpr uint32_t bytes() const { return weights_begin + layers * k * weight_bytes; }
+    ROUTECAP_BODY constexpr uint32_t bytes() const {
+        return weights_begin + layers * k * weight_bytes;
+    }
 
     ROUTECAP_BODY uint8_t *cell(uint8_t *row, uint32_t layer) const {
         return row + static_cast<size_t>(layer) * cell_bytes;

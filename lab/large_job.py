@@ -84,7 +84,9 @@ def share_of_store(name: str, ranges: float, size: float) -> float:
 def figures(job: Job) -> dict[str, float]:
     own = next(each for each in read(OWN.name)["jobs"] if each["job"] == job.title)
     scale = "10000 requests of 131072 rows, 48 layers of 8 of 128 experts"
-    in_pages = result("scale.json", group=scale, name="of that more than rows have") / 10000 / 131072
+    in_pages = (
+        result("scale.json", group=scale, name="of that more than rows have") / 10000 / 131072
+    )
     beside = result("scale.json", group=scale, name="requests besides") / 10000
     step = result("h200.json", rows=LIVE, name="step without capture", unit="us") / 1e6
     driver = read("cluster.json")["runs"][0]["calm"]["driver_bytes_a_sample"]
@@ -195,7 +197,11 @@ def measure() -> None:
                 "samples_read": samples / (job.tensor * job.context) / 2,
             }
         )
-    save(OWN, title="Rows as bytes, us a row, CPU time, best of 3; ranges of a rank's plan", jobs=jobs)
+    save(
+        OWN,
+        title="Rows as bytes, us a row, CPU time, best of 3; ranges of a rank's plan",
+        jobs=jobs,
+    )
 
 
 def main() -> int:

@@ -73,7 +73,13 @@ def rust(headers: Headers) -> str:
         assert program
         raw = run(
             *(program, copy / "routecap.h", "--allowlist-item", "(routecap|ROUTECAP)_.*"),
-            *(*options.split(), "--", f"-I{copy}", "-DROUTECAP_EXPERIMENTAL", "-fparse-all-comments"),
+            *(
+                *options.split(),
+                "--",
+                f"-I{copy}",
+                "-DROUTECAP_EXPERIMENTAL",
+                "-fparse-all-comments",
+            ),
         )
         source = copy / "bindings.rs"
         source.write_text("".join(rust_line(headers, line) for line in raw.splitlines()))

@@ -43,7 +43,7 @@ struct Extent {
 // Refuses the length that a caller states of its memory, unless it is 0. Without strides of the
 // caller's own (`dense`) it must be exact. `what` and `advice` go into the text.
 int32_t check_stated_bytes(uint64_t stated, const Extent &ids, bool dense, const char *what,
-                        const char *advice);
+                           const char *advice);
 
 // The sinks of a shape's layers in memory that only one call reads.
 struct ArrivedLayers {
@@ -100,7 +100,9 @@ public:
     // Bytes of the widest id of any layer.
     uint32_t widest() const;
     // The most items that begin() has in any layer.
-    uint32_t begin_items(uint32_t rows) const { return kernels::begin_items(rows, shape_.k, widest()); }
+    uint32_t begin_items(uint32_t rows) const {
+        return kernels::begin_items(rows, shape_.k, widest());
+    }
 
 private:
     const uint32_t rows_;
