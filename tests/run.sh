@@ -2,7 +2,7 @@
 # Runs the suites, after setting up all they need, and ends with one line for each and exit status 0
 # if all passed.
 #
-#     run.sh                  the default: what finds most, in some twelve minutes of two cores
+#     run.sh                  the default: what finds most, in thirteen minutes of two cores, fetching included
 #     run.sh --full           every suite
 #     run.sh NAME...          these alone, begun in this order; each sets up what it needs
 #     run.sh --list           their names, and the usual minutes of each beside another on two cores
