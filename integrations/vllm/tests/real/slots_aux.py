@@ -70,7 +70,7 @@ def scheduler():
     _aux_output.put_scheduler(scheduler_module)
     config = VllmConfig(
         model_config=ModelConfig(
-            model=str(HERE / "models" / "tiny"),
+            model=str(HERE.parents[3] / "tests/engines/models/tiny"),
             skip_tokenizer_init=True,
             dtype="float32",
             max_model_len=LONGEST,
