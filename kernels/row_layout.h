@@ -17,6 +17,13 @@
 
 namespace routecap::kernels {
 
+// Whether all bytes of [from, to) are padding.
+inline bool all_zero(const uint8_t *from, const uint8_t *to) {
+    uint8_t any = 0;
+    for (; from < to; from++) any |= *from;
+    return any == 0;
+}
+
 struct RowLayout {
     uint32_t layers;
     uint32_t k;
@@ -93,7 +100,8 @@ struct RowLayout {
     // Whatever is neither an id, nor validity, nor a weight.
     bool padding_is_zero(const uint8_t *row) const {
         const uint32_t bits = weight_bytes == 0 ? validity_bytes : 2 * validity_bytes;
-        return is_zero(row, validity_begin + bits, weights_begin) && is_zero(row, bytes(), stride);
+        return all_zero(row + validity_begin + bits, row + weights_begin) &&
+               all_zero(row + bytes(), row + stride);
     }
     // Zeros in the place of everything behind the ids.
     void clear_behind_ids(uint8_t *row) const { clear(row, validity_begin, stride); }
@@ -102,11 +110,6 @@ private:
     static constexpr uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
     ROUTECAP_BODY static void clear(uint8_t *row, uint32_t from, uint32_t to) {
         for (uint32_t b = from; b < to; b++) row[b] = 0;
-    }
-    static bool is_zero(const uint8_t *row, uint32_t from, uint32_t to) {
-        uint8_t any = 0;
-        for (uint32_t b = from; b < to; b++) any |= row[b];
-        return any == 0;
     }
 };
 

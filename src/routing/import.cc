@@ -102,8 +102,8 @@ private:
         for (uint32_t l = 0; l < shape_.layers; l++) {
             const uint8_t *weights = shape_.weights(row, l);
             const uint32_t used = shape_.weighted(row, l) ? shape_.count(row, l) : 0;
-            bool good = all_zero(weights + used * shape_.weight_bytes,
-                                 weights + shape_.weights_cell_bytes());
+            bool good = kernels::all_zero(weights + used * shape_.weight_bytes,
+                                          weights + shape_.weights_cell_bytes());
             for (uint32_t c = 0; c < used; c++) {
                 uint32_t bits = 0;
                 std::memcpy(&bits, weights + size_t{c} * shape_.weight_bytes, shape_.weight_bytes);

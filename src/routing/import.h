@@ -1,7 +1,6 @@
 // Makes routings from rows of any origin. They are checked, and then lent or copied.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -47,11 +46,6 @@ struct ImportedRows {
     std::vector<ImportedRun> runs;
     std::shared_ptr<const void> memory;  // keeps the records and tags
 };
-
-// Whether all bytes of [from, to) are padding.
-inline bool all_zero(const uint8_t *from, const uint8_t *to) {
-    return std::all_of(from, to, [](uint8_t byte) { return byte == 0; });
-}
 
 // Memory for records.
 std::shared_ptr<uint8_t[]> make_records(const Shape &shape, uint64_t rows);

@@ -350,7 +350,7 @@ int32_t read_head(const void *data, size_t bytes, Parsed &parsed) {
         return report(ROUTECAP_ERR_FORMAT, "the header is not what was written: its check differs");
     if (s = read_layers(at, header, parsed.shape); s < 0) return s;
     if (s = read_runs(at + layout.run_table, header, parsed.runs); s < 0) return s;
-    if (!all_zero(at + layout.checks_end, at + layout.rows))
+    if (!kernels::all_zero(at + layout.checks_end, at + layout.rows))
         return report(ROUTECAP_ERR_FORMAT, "padding of the header is not zero");
     if (const uint64_t end = layout.end(*parsed.shape, header.present); end != header.bytes)
         return report(ROUTECAP_ERR_FORMAT, "%llu bytes; the rows take %llu", ull(header.bytes),
