@@ -4,7 +4,6 @@ each was given among those of the layer, by their states.
 """
 
 import copy
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -237,13 +236,6 @@ def test_a_pass_that_fails_leaves_nothing_to_the_next(model: Any) -> None:
 
 
 # ---- Compiled
-
-
-@pytest.fixture
-def compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def layers_behind_attach(model: Any, capture_of: Any) -> Any:

@@ -3,7 +3,7 @@ eager model, or a warning says why not, before all is taken.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,12 @@ BEFORE, NOT_SEEN = (
 UNFOLLOWED = "compiled forward passes run, and nobody said whose their rows are"
 Run = Callable[..., Any]
 
+pytestmark = pytest.mark.usefixtures("compiler")
+
 
 def slow(*values: Any) -> Any:
     """What differs from another case in what is compiled and when: torch.compile takes seconds."""
     return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.fixture(autouse=True)
-def reset() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def compiled(module: Any) -> Any:

@@ -4,7 +4,6 @@ router chose in that run. Judged by hooks on the routers, which keep every run o
 
 import copy
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Self
 
@@ -203,13 +202,6 @@ def test_layers_of_any_model_that_run_twice_are_captured_by_a_tap_for_each_visit
 
 
 # ---- Compiled
-
-
-@pytest.fixture
-def compiler() -> Iterator[None]:
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def whole(model: Any, capture_of: Any) -> Any:
