@@ -190,6 +190,19 @@ def test_a_forgotten_capturer_is_closed_with_a_warning() -> None:
     assert (routing.ids() == expected_ids(1, 4)).all()
 
 
+def test_a_capturer_that_is_forgotten_until_exit_says_so_and_no_more() -> None:
+    program = (
+        "import routecap\n"
+        "kept = [routecap.Capturer(layers=2, k=2, experts=4, rows=4)]\n"
+        "kept.append(kept)\n"  # which the last collection frees
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "unclosed <routecap.Capturer" in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def threads_of_this_process() -> int:
     return len(os.listdir("/proc/self/task"))
 

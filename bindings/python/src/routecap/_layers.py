@@ -67,6 +67,7 @@ def layer_names(layer_map: ArrayLike, layer_visit: ArrayLike | None = None) -> l
 
 def experts_per_token(layer_k: NDArray[Any], layer_min_k: NDArray[Any]) -> str:
     """How many experts a token gets: "8", or "4 to 18"."""
-    most = int(layer_k.max(initial=0))
-    least = int(layer_min_k.min(initial=most))
+    # Without NumPy's own max and min, which import: a capturer that is forgotten says so at exit.
+    most = max(layer_k.tolist(), default=0)
+    least = min(layer_min_k.tolist(), default=most)
     return str(most) if least == most else f"{least} to {most}"
