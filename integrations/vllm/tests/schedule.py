@@ -110,7 +110,8 @@ class Cache:
         self.full_attention_group_id = 0
         self.coordinator = self
         self.single_type_managers = [self]
-        self.kv_cache_config = SimpleNamespace(num_blocks=64)
+        # No group keeps every row, so blocks are listed by their hashes, which the engine's own needs.
+        self.kv_cache_config = SimpleNamespace(num_blocks=64, kv_cache_groups=[])
 
     def get_cached_block(self, block_hash, groups):
         return [block_hash] if block_hash in self.blocks else None

@@ -290,15 +290,19 @@ def test_the_engines_own_capture_takes_over_unless_blocks_come_from_elsewhere(tr
         ([("window", 16), ("whole", 32)], _aux_output.Numbers(1, 4)),
         ([("window", 16)], None),
         ([("whole", 12)], None),  # hashes of other rows than a block has
+        ([("window", 16), ("whole of each layer", 32)], _aux_output.Numbers(1, 4)),
     ],
 )
 def test_numbers_are_those_of_the_cache_that_keeps_every_row(groups, found, monkeypatch):
-    kinds = {kind: type(kind, (), {}) for kind in ("whole", "window")}
-    interface = SimpleNamespace(FullAttentionSpec=kinds["whole"])
+    kinds = {kind: type(kind, (SimpleNamespace,), {}) for kind in ("whole", "window", "several")}
+    interface = SimpleNamespace(
+        FullAttentionSpec=kinds["whole"], UniformTypeKVCacheSpecs=kinds["several"]
+    )
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", interface)
-    specs = [kinds[kind]() for kind, _ in groups]
-    for spec, (_, rows) in zip(specs, groups, strict=True):
-        spec.block_size = rows
+    specs = [kinds[kind.split()[0]](block_size=rows) for kind, rows in groups]
+    for i, (kind, _) in enumerate(groups):
+        if kind.endswith("of each layer"):
+            specs[i] = kinds["several"](kv_cache_specs={"0": specs[i], "1": specs[i]})
     assert (
         _aux_output.numbers_of([SimpleNamespace(kv_cache_spec=each) for each in specs], 8) == found
     )
@@ -504,7 +508,8 @@ class Own:
         return 0
 
 
-def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
+def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone(monkeypatch):
+    monkeypatch.setattr(_aux_output._versions, "release", lambda: (0, 32, 0))
     module = SimpleNamespace(AuxOutputSchedulerConnector=Own)
     _aux_output.put_scheduler(module)
     put = module.AuxOutputSchedulerConnector
@@ -517,6 +522,39 @@ def test_the_scheduler_gives_up_no_prefix_and_asks_for_no_row_that_is_gone():
     rows = np.zeros((4, LAYERS, K))
     assert len(side.take_output(request, {"a": Output(30, rows)})) == 2
     assert side.take_output(request, {"a": Output(33, rows)}) is None
+
+
+class OwnThatLists(Own):
+    """That of 0.33, which tells the worker what finished requests leave in the cache."""
+
+    def __init__(self, kv_cache_manager, kv_connector=None):
+        self.manager, self.listed = kv_cache_manager, []
+
+    def _kv_blocks(self, hashes):
+        return iter(hashes)
+
+    def request_finished(self, request):
+        self.listed.extend(self._kv_blocks(request.block_hashes))
+
+
+@pytest.mark.parametrize(
+    ("block", "transfer", "listed"),
+    [(16, None, []), (24, None, ["a", "b"]), (16, "a connector", ["a", "b"])],
+)
+def test_blocks_are_listed_for_who_keeps_rows_by_hashes_alone(monkeypatch, block, transfer, listed):
+    monkeypatch.setattr(_aux_output._versions, "release", lambda: (0, 33, 0))
+    specs = SimpleNamespace(FullAttentionSpec=SimpleNamespace, UniformTypeKVCacheSpecs=dict)
+    monkeypatch.setitem(sys.modules, "vllm.v1.kv_cache_interface", specs)
+    groups = [SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=block))]
+    manager = SimpleNamespace(
+        block_pool=SimpleNamespace(hash_block_size=16),
+        kv_cache_config=SimpleNamespace(kv_cache_groups=groups),
+    )
+    module = SimpleNamespace(AuxOutputSchedulerConnector=OwnThatLists)
+    _aux_output.put_scheduler(module)
+    side = module.AuxOutputSchedulerConnector(manager, transfer)
+    side.request_finished(SimpleNamespace(block_hashes=["a", "b"]))
+    assert side.listed == listed and side.manager is manager
 
 
 @pytest.mark.parametrize(
