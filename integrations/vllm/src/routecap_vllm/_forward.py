@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import routecap
 from routecap.adapter import Choice, HeldIds, capturing_on, kept_weights
@@ -103,12 +103,10 @@ class Forward:
         weights: torch.Tensor | None = None,
     ) -> None:
         """As `record`, for tensors whose memory is free only once they are gone."""
+        weights = self._expected(layer, topk_ids, weights)
         if not self.delimited or self._place is not None or table is not None:
-            self.record(layer, topk_ids, table, weights)
+            self._record(layer, topk_ids, table, weights)
             return
-        self._expect_width(layer, topk_ids)
-        if self._weighted:
-            weights = self._kept(layer, topk_ids, weights)
         capturing = self._is_capturing()
         if capturing != self._capturing:
             self._route_in_piece(layer, topk_ids, weights)
@@ -117,7 +115,7 @@ class Forward:
         elif self.held.hold(layer, topk_ids, capturing, weights):
             self._seen = True
         else:
-            self.record(layer, topk_ids, weights=weights)
+            self._record(layer, topk_ids, weights=weights)
 
     def record(
         self,
@@ -136,9 +134,15 @@ class Forward:
             ValueError: They have another number of columns than the layer says, or the weights are
                 not one for each id.
         """
-        self._expect_width(layer, topk_ids)
-        if self._weighted:
-            weights = self._kept(layer, topk_ids, weights)
+        self._record(layer, topk_ids, table, self._expected(layer, topk_ids, weights))
+
+    def _record(
+        self,
+        layer: int,
+        topk_ids: torch.Tensor,
+        table: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+    ) -> None:
         self._seen = True
         if self.delimited:
             self._begin_step()
@@ -164,21 +168,21 @@ class Forward:
                 raise
             self._tell_conflict(layer)
 
-    def _kept(self, layer: int, topk_ids: torch.Tensor, weights: Any) -> torch.Tensor:
-        return kept_weights(
-            topk_ids,
-            weights,
-            router=f"the router of captured layer {layer}",
-            setting="ROUTECAP_VLLM_WEIGHTS",
-        )
-
-    def _expect_width(self, layer: int, topk_ids: torch.Tensor) -> None:
+    def _expected(
+        self, layer: int, topk_ids: torch.Tensor, weights: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """The weights of these ids as they are captured, if they are. Ids of a width that the layer
+        does not say, and weights that are not one for each id, are refused."""
         widths = self.widths.get(layer, self._width)
         if topk_ids.ndim != 2 or topk_ids.shape[1] not in widths:
             raise ValueError(
                 f"the router of captured layer {layer} gave ids of shape {tuple(topk_ids.shape)},"
                 f" and the model says {widths[0]} experts a token: report the model"
             )
+        if not self._weighted:
+            return weights
+        router, setting = f"the router of captured layer {layer}", "ROUTECAP_VLLM_WEIGHTS"
+        return kept_weights(topk_ids, weights, router=router, setting=setting)
 
     def _tell_conflict(self, layer: int) -> None:
         if not self._conflict_told:
@@ -201,7 +205,7 @@ class Forward:
         key = _pieces() if in_piece and self.held.proven and _pieces is not None else None
         of_pieces = None if key is None else self._of_pieces.setdefault(key, {})
         if of_pieces is None or layer in of_pieces:  # another graph of this name records inside
-            self.record(layer, topk_ids, weights=weights)
+            self._record(layer, topk_ids, weights=weights)
         else:
             of_pieces[layer] = Choice(topk_ids, weights)
 
