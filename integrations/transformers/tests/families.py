@@ -304,6 +304,9 @@ class Witness:
             if isinstance(each, torch.Tensor)
         ]
         ids = [each for each in tensors if not each.is_floating_point() and each.ndim == 2]
+        if not ids and len(tensors) == 2 and tensors[0].shape == tensors[1].shape:
+            scattered = tensors[0].detach().topk(self._k, -1)  # llama4's scores, 0 where not chosen
+            tensors, ids = [scattered.values], [scattered.indices]
         if not ids:
             ids = [
                 tensors[-1].float().topk(self._k, -1).indices

@@ -338,6 +338,7 @@ def test_layers_and_experts_are_those_that_the_model_has(model_type: str) -> Non
                     strict=True,
                 )
             )
+            assert all(tap.weights is not None and tap.router is None for tap in taps)
 
 
 # ---- Configurations that are changed

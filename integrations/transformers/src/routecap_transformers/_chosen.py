@@ -69,8 +69,8 @@ def expect_weights(taps: list[Tap]) -> None:
     if without:
         names = ", ".join(f"{tap.name} ({type(tap.module).__name__})" for tap in without)
         raise ValueError(
-            f"the weights of {names} are not had: leave weights out, or give attach() taps with"
-            " `weights` of your own"
+            f"weights= of attach() is set, and nothing gives those of {names}: leave it out, or give"
+            " taps whose `ids` are ids and not logits, with `weights` of your own"
         )
 
 

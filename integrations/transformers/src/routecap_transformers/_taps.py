@@ -7,7 +7,7 @@ What is tapped, by family:
                 step3p7, which do without it
     jetmoe      the gate of its feed-forward block gives ids sorted by expert and how many each expert has; they are put back in order. So do
                 the three of granitemoe before 5.13
-    llama4      the router gives logits; routecap chooses again, and the layers' provenance is RECOMPUTED
+    llama4      the router gives scores [rows, experts], which are 0 but for the experts that it chose
     zaya        the experts get id 0 for a token that skips them. The router's choice is made again
                 from its logits, as it makes it; the id of a skip is the one behind the experts
     ernie4_5_vl_moe
@@ -16,7 +16,7 @@ What is tapped, by family:
 Where layers run in a loop, each visit of a layer has a tap of its own, on the same module.
 
 Weights are those that the experts are given beside the ids, or that the gate or router puts out in
-their place; llama4's, which has none of the chosen experts alone, are not had.
+their place.
 
 Rows are those of the forward pass, batch * length of them with padding, in the order of the batch.
 """
@@ -61,7 +61,9 @@ class Tap:
     experts: int
     """Ids are below this, zero experts included."""
     router: routecap.Router | None = field(default=None, repr=False)
-    """How ids are chosen from logits."""
+    """How ids are chosen from logits. The layer's provenance is then RECOMPUTED, and it has no
+    weights.
+    """
     gate: nn.Module | None = field(default=None, repr=False)
     """The module that routes, beside the experts, for those who need weights or logits; None if it
     is not known.
@@ -236,9 +238,27 @@ def _put_back(order: torch.Tensor, by_expert: torch.Tensor, args: tuple[Any, ...
     return torch.empty_like(by_expert).scatter_(0, order, by_expert).view(len(args[0]), -1)
 
 
-def _logits(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> torch.Tensor:
-    logits: torch.Tensor = output[1]
-    return logits
+def _scattered_ids(
+    router: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> torch.Tensor:
+    scores, logits = (each.detach() for each in output)
+    if scores.shape != logits.shape or scores.shape[-1] != router.num_experts:
+        raise ValueError(
+            f"a {type(router).__name__} gives {list(scores.shape)} and {list(logits.shape)}, and"
+            f" scores and logits of {router.num_experts} experts are expected: give attach() taps of"
+            " your own"
+        )
+    # A score may be rounded to 0, and its logit is then still among the largest.
+    keys = torch.where(scores != 0, torch.inf, logits.nan_to_num())
+    order = keys.sort(dim=-1, descending=True, stable=True).indices
+    return order[:, : router.top_k].contiguous()
+
+
+def _scattered_weights(
+    router: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> torch.Tensor:
+    scores: torch.Tensor = output[0]
+    return scores.gather(-1, _scattered_ids(router, args, kwargs, output))
 
 
 def _zaya_ids(
@@ -254,22 +274,20 @@ def _zaya_weights(args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) ->
     return weights
 
 
-def _known(
-    name: str, module: nn.Module
-) -> tuple[bool, Ids, Ids | None, routecap.Router | None] | None:
-    """before, ids, weights and router of a tap."""
+def _known(name: str, module: nn.Module) -> tuple[bool, Ids, Ids | None] | None:
+    """before, ids and weights of a tap."""
     kind = type(module).__name__
     if kind == "ZayaRouter":
-        return False, partial(_zaya_ids, module), _zaya_weights, None
+        return False, partial(_zaya_ids, module), _zaya_weights
     if kind != "ZayaExperts" and (place := _place_of(_IDS, module.__class__)) is not None:
         beside = _place_of(_WEIGHTS, module.__class__)
         weights = None if beside is None else partial(_argument, _WEIGHTS, beside)
-        return True, partial(_argument, _IDS, place), weights, None
+        return True, partial(_argument, _IDS, place), weights
     if kind.endswith("TopKGating") and name.endswith(("mlp.router", "block_sparse_moe.router")):
         # the other gate of a layer of jetmoe routes its attention
-        return False, _gating_ids, _gating_weights, None
+        return False, _gating_ids, _gating_weights
     if kind == "Llama4Router":
-        return False, _logits, None, routecap.Router("topk_sigmoid")
+        return False, partial(_scattered_ids, module), partial(_scattered_weights, module)
     return None
 
 
@@ -293,7 +311,6 @@ def _tap(
     before: bool,
     ids: Ids,
     weights: Ids | None,
-    router: routecap.Router | None,
 ) -> Tap:
     layer = layer_of(name)
     block = modules[name.rpartition(".")[0]]
@@ -327,7 +344,7 @@ def _tap(
             " of all of them: this version of transformers gives experts the ids of their own part"
             " (5.19 and later do not), or distributes them otherwise. Give a model that has them all"
         )
-    return Tap(layer, name, module, before, ids, k, experts, router, gate, weights)
+    return Tap(layer, name, module, before, ids, k, experts, gate=gate, weights=weights)
 
 
 def _config(model: nn.Module, module: nn.Module) -> object:
