@@ -44,14 +44,18 @@ class Banks:
         self._name, self._place = name, place
         self._text, self._vision = banks
         self._given: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}  # in this run, by bank
+        self._rows: torch.Tensor | None = None  # of this run, those of the first bank first
 
     def follow(self, block: nn.Module) -> list[RemovableHandle]:
         """Hooks that see what each bank is given while the block runs."""
-        begin = block.register_forward_pre_hook(lambda *unused: self._given.clear())
+        begin = block.register_forward_pre_hook(self._begin)
         return [begin] + [
             bank.experts.register_forward_pre_hook(partial(self._see, bank), with_kwargs=True)
             for bank in (self._text, self._vision)
         ]
+
+    def _begin(self, *unused: object) -> None:
+        self._given, self._rows = {}, None
 
     def _see(
         self, bank: Bank, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -91,15 +95,23 @@ class Banks:
         kwargs: dict[str, Any],
     ) -> torch.Tensor:
         """[rows, k] in the order of the forward pass."""
-        kinds = args[self._place] if len(args) > self._place else kwargs.get(KINDS)
-        of_image = None if kinds is None else kinds.reshape(-1).to(text.device) != 0
+        if self._rows is None:  # the weights of a run come behind its ids
+            kinds = args[self._place] if len(args) > self._place else kwargs.get(KINDS)
+            self._rows = self._order(kinds, len(text), len(vision), text.device)
         both = torch.cat([text, vision])
-        if of_image is None or len(of_image) != len(both) or int(of_image.sum()) != len(vision):
-            said = "no" if of_image is None else f"{int(of_image.sum())} of {len(of_image)}"
+        return torch.empty_like(both).index_copy_(0, self._rows, both)
+
+    def _order(
+        self, kinds: torch.Tensor | None, text: int, vision: int, device: torch.device
+    ) -> torch.Tensor:
+        """The rows of the first bank, and behind them those of the second. Waits for the device."""
+        of_image = None if kinds is None else kinds.reshape(-1).to(device) != 0
+        images = 0 if of_image is None else int(of_image.sum())
+        if of_image is None or len(of_image) != text + vision or images != vision:
+            said = "no" if of_image is None else f"{images} of {len(of_image)}"
             raise ValueError(
-                f"{self._text.name} was given {len(text)} tokens and {self._vision.name}"
-                f" {len(vision)}, and {KINDS} of {self._name} says that {said} tokens are of images:"
+                f"{self._text.name} was given {text} tokens and {self._vision.name}"
+                f" {vision}, and {KINDS} of {self._name} says that {said} tokens are of images:"
                 " nothing says which tokens each of them had. Give attach() taps of your own"
             )
-        rows = of_image.int().argsort(stable=True)  # those of text first
-        return torch.empty_like(both).index_copy_(0, rows, both)
+        return of_image.int().argsort(stable=True)
