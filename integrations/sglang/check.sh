@@ -16,7 +16,7 @@ install_torch
 if ! cmp -s "$here/requirements.txt" "$environment/requirements.txt"; then
     say "setup: fetching what SGLang imports"
     rm -rf "$environment" && "$torch_python" -m venv "$environment" || exit 1
-    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$here/requirements.txt" || exit 1
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps -r "$here/requirements.txt" || exit 1
     "$torch_python" -c 'import site; print(site.getsitepackages()[0])' \
         > "$(ls -d "$environment"/lib/python3*/site-packages)/torch.pth"
     cp "$here/requirements.txt" "$environment/requirements.txt"

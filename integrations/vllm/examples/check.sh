@@ -13,7 +13,7 @@ if ! cmp -s "$requirements" "$environment/requirements.txt"; then
     install_torch
     rm -rf "$environment"
     python_environment "$environment" "$(grep '^numpy==' "$requirements")"
-    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements" || exit 1
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps -r "$requirements" || exit 1
     "$torch_python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$(echo "$environment"/lib/python3*/site-packages)/torch.pth"
     cp "$requirements" "$environment/requirements.txt"
 fi

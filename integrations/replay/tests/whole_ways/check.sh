@@ -23,7 +23,7 @@ beside() {
     [ "$(cat "$folder/content" 2> /dev/null)" = "$content" ] && return
     rm -rf "$folder"
     say "setup: fetching what $(basename "$folder") imports"
-    "$build/vllm_engine/base/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$needs" "$@" || exit 1
+    "$build/vllm_engine/base/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps --target "$needs" "$@" || exit 1
     printf '%s' "$content" > "$folder/content"
 }
 # way TRAINER RELEASE FOLDER: its two programs.

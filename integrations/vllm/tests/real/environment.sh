@@ -12,7 +12,7 @@ make_environment() {
         say "setup: fetching PyTorch 2.11 and what vLLM imports"
         rm -rf "$base"
         PYENV_VERSION=$(pyenv versions --bare 2> /dev/null | grep '^3\.12' | tail -n 1) python3.12 -m venv "$base" || exit 1
-        "$base/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$here/requirements.txt" || exit 1
+        "$base/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps -r "$here/requirements.txt" || exit 1
         "$base/bin/python" dev/torch_on_cpu.py
         cp "$here/requirements.txt" "$base"
     fi
