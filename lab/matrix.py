@@ -195,8 +195,9 @@ def order(run):
 
 def checks():
     """The names of the checks, in their order, from the page of conform."""
-    lines = (ROOT / "docs/conform.md").read_text().splitlines()
-    return [line.split("`")[1] for line in lines if line.startswith("| `")]
+    text = (ROOT / "docs/conform.md").read_text().partition("## The checks")[2]
+    lines = text.partition("What some")[0].splitlines()
+    return [line.split("`")[1] for line in lines if line.startswith("- `")]
 
 
 CHECKS = checks()

@@ -192,7 +192,7 @@ def _differ(report: doctor.Report) -> int:
 
 
 def rows(run: Run) -> Iterator[Found]:
-    """Every answer of S tokens has S - 1 rows, and single other ones are not in several checks."""
+    """Every answer of S tokens has S - 1 rows, and single wrong ones are not in several checks."""
     if not run.answers:
         raise CannotError("there is no answer")
     yield from _in_several(run)
@@ -333,7 +333,7 @@ def cached(run: Run) -> Iterator[Found]:
 
 
 def prefix(run: Run) -> Iterator[Found]:
-    """A prompt has the same rows as the beginning of a longer one, of a next turn, of a shorter."""
+    """A shorter prompt, a longer one and the next turn have the same rows where tokens are the same."""
     for _ in range(2):
         request, more = run.request(), run.prompt()
         short = run.one(request)
