@@ -4,21 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "third_party/crc32c/include/crc32c/crc32c_config.h"
-
-#include "third_party/crc32c/include/crc32c/crc32c.h"
-
 namespace routecap {
 
-inline uint32_t crc32c_of(const void *data, size_t bytes, uint32_t before = 0) {
-    return ::crc32c::Extend(before, static_cast<const uint8_t *>(data), bytes);
-}
+uint32_t crc32c_of(const void *data, size_t bytes, uint32_t before = 0);
 
 // Of bytes of which the four at `at`, where the sum is written, count as 0.
-inline uint32_t crc32c_without(const uint8_t *data, size_t bytes, size_t at) {
-    constexpr uint32_t kZero = 0;
-    const uint32_t before = crc32c_of(&kZero, sizeof kZero, crc32c_of(data, at));
-    return crc32c_of(data + at + sizeof kZero, bytes - at - sizeof kZero, before);
-}
+uint32_t crc32c_without(const uint8_t *data, size_t bytes, size_t at);
+
+// Of each of `n` rows of `bytes` bytes, one after another: sums[r] is that of position + r, in
+// eight bytes, and then the row.
+void crc32c_of_rows(const uint8_t *rows, size_t bytes, uint64_t position, size_t n, uint32_t *sums);
+// Rows that are copied or looked at too are summed so many at a time, while the cache has them.
+constexpr size_t kRowsSummed = 16;
 
 }  // namespace routecap
