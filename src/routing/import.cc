@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "base/structs.h"
 #include "kernels/weights.h"
@@ -46,15 +47,25 @@ public:
                                               [&](const kernels::CellRule &rule) {
                                                   return rule == shape.rules[0];
                                               })),
-          distinct_(shape.k, shape.experts) {}
+          distinct_(shape.k, shape.experts) {
+        if (shape.weight_bytes != 0) return;
+        usual_ = shape.full;
+        usual_.resize(shape.stride - shape.validity_begin);
+    }
 
     // Sets run.complete if the rows are it.
     int32_t check(ImportedRun &run) {
         bool all = true;
-        for (uint64_t r = 0; r < run.rows; r++) {
-            const uint8_t *row = run.records + r * shape_.stride;
-            const bool full = shape_.row_full(row);
+        const uint8_t *source = run.records;
+        if (run.copy != nullptr) run.records = run.copy;
+        const uint8_t *row = run.records;
+        for (uint64_t r = 0; r < run.rows; r++, row += shape_.stride) {
+            if (r % kRowsSummed == 0)
+                if (int32_t s = begin_rows(run, source, r); s < 0) return s;
+            const bool usual = is_usual(row), full = usual || shape_.row_full(row);
             all &= full;
+            if (int32_t s = usual ? ROUTECAP_OK : check_bits(row, run.first + r, full); s < 0)
+                return s;
             if (int32_t s = check_row(row, run.first + r, full); s < 0) return s;
         }
         if (run.complete && !all)
@@ -65,7 +76,32 @@ public:
     }
 
 private:
-    int32_t check_row(const uint8_t *row, uint64_t position, bool full) {
+    // Copies the rows from row r on that are looked at next, and checks their sums. To copy all
+    // rows first takes 1.2 times as long where they do not fit into the cache (1,024 of 48 x 8).
+    int32_t begin_rows(const ImportedRun &run, const uint8_t *source, uint64_t r) const {
+        const uint64_t n = std::min<uint64_t>(run.rows - r, kRowsSummed);
+        if (run.copy != nullptr)
+            std::memcpy(run.copy + r * shape_.stride, source + r * shape_.stride,
+                        n * shape_.stride);
+        if (run.checks == nullptr) return ROUTECAP_OK;
+        uint32_t expected[kRowsSummed], sums[kRowsSummed];
+        std::memcpy(expected, run.checks + r * sizeof expected[0], n * sizeof expected[0]);
+        crc32c_of_rows(run.records + r * shape_.stride, shape_.stride, run.first + r, n, sums);
+        for (uint64_t i = 0; i < n; i++)
+            if (sums[i] != expected[i])
+                return report(ROUTECAP_ERR_FORMAT,
+                              "row %llu is not what was written: its check differs",
+                              ull(run.first + r + i));
+        return ROUTECAP_OK;
+    }
+
+    // Whether a row, of those without weights, lacks no cell and has zeros behind its validity. To
+    // ask both at once is worth 11 % of deserialising trusted rows of 48 x 8, and 5 % of others.
+    bool is_usual(const uint8_t *row) const {
+        return !usual_.empty() &&
+               std::memcmp(shape_.validity(row), usual_.data(), usual_.size()) == 0;
+    }
+    int32_t check_bits(const uint8_t *row, uint64_t position, bool full) const {
         if (!full && (shape_.validity(row)[shape_.validity_bytes - 1] & ~shape_.full.back()) != 0)
             return report(ROUTECAP_ERR_FORMAT,
                           "row %llu has validity of layers beyond the last, %u", ull(position),
@@ -73,6 +109,9 @@ private:
         if (!shape_.padding_is_zero(row))
             return report(ROUTECAP_ERR_FORMAT, "the padding of row %llu is not zero",
                           ull(position));
+        return ROUTECAP_OK;
+    }
+    int32_t check_row(const uint8_t *row, uint64_t position, bool full) {
         if (shape_.weight_bytes != 0)
             if (int32_t s = check_weights(row, position); s < 0) return s;
         if (trusted_) return ROUTECAP_OK;
@@ -145,6 +184,7 @@ private:
     const bool trusted_;
     const bool alike_;  // all layers have as many experts, and all cells k of them
     Distinct distinct_;
+    std::vector<uint8_t> usual_;  // behind the ids; empty with weights
 };
 
 // ---- Arrays -----------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ struct ImportedRun {
     Tag tag = Tag::none;
     int32_t reason = 0;
     bool complete = false;  // said to lack no cell
+    // Not NULL: where the records are copied, each before it is looked at, because a caller could
+    // change its own meanwhile.
+    uint8_t *copy = nullptr;
+    const uint8_t *checks = nullptr;  // [rows] of 4 bytes, of any alignment; NULL: there are none
 };
 
 // Rows of one shape, in ordered runs. Rows in no run are ABSENT.

@@ -84,10 +84,6 @@ uint32_t head_check(const uint8_t *data, const Layout &layout) {
     return crc32c_without(data, layout.rows, offsetof(Header, check));
 }
 
-uint32_t row_check(const Shape &shape, uint64_t position, const uint8_t *row) {
-    return crc32c_of(row, shape.stride, crc32c_of(&position, sizeof position));
-}
-
 uint64_t present_rows(std::span<const Run> runs) {
     uint64_t n = 0;
     for (const Run &run : runs) n += run.has(kPresent) ? run.rows : 0;
@@ -159,18 +155,28 @@ public:
                      [&](const Segment &segment) {
                          if (!segment.page)
                              return append(runs_, not_there(segment.reason, segment.rows));
+                         if (segment.complete) return add_complete(segment);
                          for (uint64_t r = 0; r < segment.rows; r++) add_row(segment, r);
                      });
     }
 
     const std::vector<Run> &all() const { return runs_; }
 
-    void write(uint8_t *rows) const {
-        for (const Part &part : parts_) {
-            std::memcpy(rows, part.segment->row(part.row), part.rows * shape_.stride);
-            for (uint64_t r = 0; r < part.rows; r++, rows += shape_.stride)
-                if (!part.segment->complete && !shape_.row_full(rows)) write_reasons(rows);
-        }
+    // Writes the rows and their checks.
+    void write(uint8_t *rows, uint8_t *checks) const {
+        for (const Part &part : parts_)
+            for (uint64_t at = 0, n; at < part.rows; at += n) {
+                n = std::min<uint64_t>(part.rows - at, kRowsSummed);
+                const uint64_t r = part.row + at;
+                std::memcpy(rows, part.segment->row(r), n * shape_.stride);
+                for (uint64_t i = 0; i < n && !part.segment->complete; i++)
+                    if (uint8_t *row = rows + i * shape_.stride; !shape_.row_full(row))
+                        write_reasons(row);
+                uint32_t sums[kRowsSummed];
+                crc32c_of_rows(rows, shape_.stride, part.segment->first + r, n, sums);
+                std::memcpy(checks, sums, n * sizeof sums[0]);
+                rows += n * shape_.stride, checks += n * sizeof sums[0];
+            }
     }
 
 private:
@@ -183,9 +189,17 @@ private:
     static Run not_there(int32_t reason, uint64_t rows) {
         return {rows, 0, 0, reason == ROUTECAP_MISSING_ABSENT ? 0 : reason};
     }
+    void add_complete(const Segment &segment) {
+        for (uint64_t r = 0, n; r < segment.rows; r += n) {
+            const Tag tag = segment.tag(r);
+            for (n = 1; r + n < segment.rows && segment.tag(r + n) == tag;) n++;
+            append(runs_, {n, number(tag), kPresent | kComplete, 0});
+        }
+        parts_.push_back({&segment, 0, segment.rows});
+    }
     void add_row(const Segment &segment, uint64_t r) {
         const uint8_t *row = segment.row(r);
-        const bool full = segment.complete || shape_.row_full(row);
+        const bool full = shape_.row_full(row);
         const int32_t reason = full ? 0 : shape_.row_reason(row);
         if (reason != 0) return append(runs_, not_there(reason, 1));
         append(runs_, {1, number(segment.tag(r)), full ? kPresent | kComplete : kPresent, 0});
@@ -205,27 +219,6 @@ private:
     std::vector<Run> runs_;
     std::vector<Part> parts_;
 };
-
-// Calls f(position of a row, number of it, its check) for each row that is there, until f returns
-// false.
-template <class F>
-void for_checks(const Shape &shape, std::span<const Run> runs, uint64_t first, const uint8_t *rows,
-                F f) {
-    bool more = true;
-    for_runs(runs, first, [&](const Run &run, uint64_t position, uint64_t n) {
-        for (const uint64_t end = position + run.rows; run.has(kPresent) && more && position < end;
-             position++, n++)
-            more = f(position, n, row_check(shape, position, rows + n * shape.stride));
-    });
-}
-
-void write_checks(const Shape &shape, std::span<const Run> runs, uint64_t first,
-                  const Layout &layout, uint8_t *dst) {
-    for_checks(shape, runs, first, dst + layout.rows, [&](uint64_t, uint64_t n, uint32_t check) {
-        std::memcpy(dst + layout.checks + n * sizeof check, &check, sizeof check);
-        return true;
-    });
-}
 
 // ---- Reading --------------------------------------------------------------------------------
 
@@ -359,21 +352,6 @@ int32_t read_head(const void *data, size_t bytes, Parsed &parsed) {
     return ROUTECAP_OK;
 }
 
-int32_t check_rows(const Parsed &parsed, const uint8_t *rows) {
-    int32_t status = ROUTECAP_OK;
-    for_checks(*parsed.shape, parsed.runs, parsed.header.first, rows,
-               [&](uint64_t position, uint64_t n, uint32_t check) {
-                   uint32_t expected;
-                   std::memcpy(&expected, parsed.checks + n * sizeof expected, sizeof expected);
-                   if (check != expected)
-                       status = report(ROUTECAP_ERR_FORMAT,
-                                       "row %llu is not what was written: its check differs",
-                                       ull(position));
-                   return check == expected;
-               });
-    return status;
-}
-
 // ---- Splicing -------------------------------------------------------------------------------
 
 // Rows of a serialised routing that become part of another: those that are there follow one
@@ -451,8 +429,7 @@ int32_t serialize(const Routing &routing, void *dst, size_t dst_bytes, uint64_t 
                       "the serialised form takes %llu bytes, dst has %zu", ull(bytes), dst_bytes);
     auto *to = static_cast<uint8_t *>(dst);
     write_tables(shape, routing.first(), runs.all(), layout, to);
-    runs.write(to + layout.rows);
-    write_checks(shape, runs.all(), routing.first(), layout, to);
+    runs.write(to + layout.rows, to + layout.checks);
     write_head_check(layout, to);
     return ROUTECAP_OK;
 }
@@ -469,14 +446,12 @@ int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_rel
     const auto *at = static_cast<const uint8_t *>(data) + parsed.layout().rows;
     const auto lender = release != nullptr ? std::make_shared<Lender>(release, context) : nullptr;
     ImportedRows rows{parsed.shape, header.first, header.rows, {}, lender};
+    uint8_t *copies = nullptr;
     if (release == nullptr || reinterpret_cast<uintptr_t>(at) % kLentAlignment != 0) {
-        // The copy is made before the checks, because no caller can change it meanwhile.
-        const std::shared_ptr<uint8_t[]> copy = make_records(shape, header.present);
-        if (header.present > 0) std::memcpy(copy.get(), at, header.present * shape.stride);
-        at = copy.get();
-        rows.memory = copy;
+        const std::shared_ptr<uint8_t[]> memory = make_records(shape, header.present);
+        copies = memory.get();
+        rows.memory = memory;
     }
-    if (int32_t s = check_rows(parsed, at); s < 0) return s;
     for_runs(parsed.runs, header.first, [&](const Run &run, uint64_t first, uint64_t present) {
         if (!run.has(kPresent) && run.reason == 0) return;
         rows.runs.push_back({.first = first,
@@ -485,7 +460,9 @@ int32_t deserialize(const void *data, size_t bytes, uint32_t flags, routecap_rel
                              .tags = nullptr,
                              .tag = Tag{run.tag},
                              .reason = run.reason,
-                             .complete = run.has(kComplete)});
+                             .complete = run.has(kComplete),
+                             .copy = copies != nullptr ? copies + present * shape.stride : nullptr,
+                             .checks = parsed.checks + present * sizeof(uint32_t)});
     });
     const int32_t s = import_rows(std::move(rows), flags, routing);
     if (s >= 0 && lender != nullptr) lender->arm();
