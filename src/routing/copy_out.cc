@@ -31,26 +31,52 @@ uint64_t saturate(uint64_t a, uint64_t b, uint64_t c) {
                : sum;
 }
 
+// Copies the same `bytes` bytes of each row, in pieces of fixed sizes of which the last overlaps
+// the one before. With a call of memcpy for each row extract_into takes 1.2 times as long for
+// 1,024 rows of 48 x 8 ids, and 2.2 times for 7 x 3. There, pieces of 16 alone make it 1.25 times.
+void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t bytes,
+               uint64_t rows) {
+    const auto each = [=](auto copy) {
+        uint8_t *out = to;
+        const uint8_t *in = from;
+        for (uint64_t r = 0; r < rows; r++, out += to_stride, in += from_stride) copy(out, in);
+    };
+    if (bytes < 16)
+        each([=](uint8_t *out, const uint8_t *in) { std::memcpy(out, in, bytes); });
+    else if (bytes <= 24)
+        each([=](uint8_t *out, const uint8_t *in) {
+            std::memcpy(out, in, 16);
+            std::memcpy(out + bytes - 8, in + bytes - 8, 8);
+        });
+    else
+        each([=](uint8_t *out, const uint8_t *in) {
+            size_t at = 0;
+            for (; at + 64 <= bytes; at += 64) std::memcpy(out + at, in + at, 64);
+            for (; at + 16 < bytes; at += 16) std::memcpy(out + at, in + at, 16);
+            std::memcpy(out + bytes - 16, in + bytes - 16, 16);
+        });
+}
+
 template <class Id, class T>
 void copy_cells(const Routing &routing, const CopyPlan &plan, T *dst, uint8_t *mask) {
     const Shape &shape = routing.shape();
     const uint32_t k = shape.k;
-    const auto copy_ids = [](const Id *ids, size_t n, T *out) {
+    const auto copy_ids = [&](const uint8_t *from, uint64_t rows, T *out) {
+        const size_t n = size_t{plan.layers} * k;
         if constexpr (std::is_same_v<Id, std::make_unsigned_t<T>>)
-            std::memcpy(out, ids, n * sizeof(T));
+            copy_rows(reinterpret_cast<uint8_t *>(out),
+                      static_cast<size_t>(plan.row_stride) * sizeof(T), from, shape.stride,
+                      n * sizeof(T), rows);
         else
-            for (size_t i = 0; i < n; i++) out[i] = static_cast<T>(ids[i]);
+            for (; rows > 0; rows--, from += shape.stride, out += plan.row_stride)
+                for (size_t i = 0; i < n; i++)
+                    out[i] = static_cast<T>(reinterpret_cast<const Id *>(from)[i]);
     };
     for_all_rows(routing.first(), routing.end(), routing.segments(), [&](const Segment &segment) {
         uint64_t row = segment.first - routing.first();
-        if (shape.uniform && segment.complete && mask == nullptr && plan.layer_stride == k) {
-            const uint8_t *from = shape.cell(segment.row(), plan.first_layer);
-            T *out = dst + static_cast<int64_t>(row) * plan.row_stride;
-            for (uint64_t r = 0; r < segment.rows;
-                 r++, from += shape.stride, out += plan.row_stride)
-                copy_ids(reinterpret_cast<const Id *>(from), size_t{plan.layers} * k, out);
-            return;
-        }
+        if (shape.uniform && segment.complete && mask == nullptr && plan.layer_stride == k)
+            return copy_ids(shape.cell(segment.row(), plan.first_layer), segment.rows,
+                            dst + static_cast<int64_t>(row) * plan.row_stride);
         for (uint64_t r = 0; r < segment.rows; r++, row++) {
             const uint8_t *cells = segment.page ? segment.row(r) : nullptr;
             const auto valid = [&](uint32_t l) {
@@ -65,7 +91,7 @@ void copy_cells(const Routing &routing, const CopyPlan &plan, T *dst, uint8_t *m
             };
             if (cells != nullptr && shape.uniform && plan.layer_stride == k &&
                 (segment.complete || shape.row_full(cells))) {
-                copy_ids(ids(0), size_t{plan.layers} * k, out_row);
+                copy_ids(shape.cell(cells, plan.first_layer), 1, out_row);
                 continue;
             }
             for (uint32_t l = 0; l < plan.layers; l++) {
