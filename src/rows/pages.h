@@ -44,7 +44,10 @@ struct Page {
     // Copies `n` rows of another page with their tags.
     void copy_rows(size_t first, const Page &from, size_t at, size_t n) {
         std::memcpy(row(first), from.row(at), n * stride);
-        for (size_t r = 0; r < n; r++) tags[first + r] = number(from.tag(at + r));
+        if (from.tag_step == 1)
+            std::copy_n(from.tags + at, n, tags + first);
+        else if (n > 0)
+            set_tags(first, n, from.tag(at));
     }
     static constexpr size_t kHeader = 128;
 };
