@@ -9,8 +9,9 @@
 //
 // Ids come first, because kernels choose the width of their stores by address: the stride is a
 // multiple of the largest power of two that divides a cell, at most 16, and of a weight. Since
-// padding is zero, rows whose cells have equal bytes are equal bytes. A cell that is missing has its
-// reason in its first id; what imported rows have behind that stays, and nobody reads it.
+// padding is zero, rows whose cells have equal bytes are equal bytes. A cell that is missing has
+// its reason in its first id. Behind that imported rows keep what they had, which nobody reads:
+// those that are lent cannot be written, so serialising has to clear it anyway.
 #pragma once
 
 #include "body.h"
