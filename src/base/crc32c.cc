@@ -52,15 +52,16 @@ template <class T>
                                                       uint64_t position, uint32_t *to) {
     __m128i sums[kAtOnce];
     for (size_t r = 0; r < kAtOnce; r++)
-        sums[r] = _mm_set_epi64x(load<int64_t>(rows + r * bytes), (position + r) ^ UINT32_MAX);
+        sums[r] = _mm_set_epi64x(load<int64_t>(rows + r * bytes),
+                                 static_cast<int64_t>((position + r) ^ UINT32_MAX));
     size_t at = 8;
     for (; at + 16 <= bytes; at += 16)
         for (size_t r = 0; r < kAtOnce; r++)
             sums[r] = _mm_xor_si128(folded(sums[r]), load<__m128i>(rows + r * bytes + at));
     uint64_t rest[kAtOnce];
     for (size_t r = 0; r < kAtOnce; r++)
-        rest[r] = _mm_crc32_u64(_mm_crc32_u64(0, _mm_cvtsi128_si64(sums[r])),
-                                _mm_extract_epi64(sums[r], 1));
+        rest[r] = _mm_crc32_u64(_mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(sums[r]))),
+                                static_cast<uint64_t>(_mm_extract_epi64(sums[r], 1)));
     for (size_t r = 0; r < kAtOnce; r++) {
         const uint8_t *from = rows + r * bytes + at;
         if (at + 8 <= bytes) rest[r] = _mm_crc32_u64(rest[r], load<uint64_t>(from)), from += 8;
