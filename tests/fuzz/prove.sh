@@ -49,8 +49,8 @@ done
 
 # The lines of the table at the top of src/capture/step_worker.cc: what a call does to the rows before
 # it, and who meets whom.
-breaks operations "a step is not lost" src/capture/issue.cc \
-    's/\.lost = count > 0 && steps\.full\(\)/.lost = false/'
+breaks operations "rows of a lost step are refused" src/capture/issue.cc \
+    's/issue\.lost \? ROUTECAP_MISSING_LOST :/false ? ROUTECAP_MISSING_LOST :/'
 breaks operations "all drafts are kept" src/rows/row_store.cc \
     's/const bool keep = kept\.empty\(\) \? index < keep_first/const bool keep = kept.empty() ? index <= keep_first/'
 breaks operations "a truncate is forgotten" src/capture/requests.cc \
