@@ -38,11 +38,11 @@ headers() {
         echo "#include \"$source\"" > "$build/kernel.cc"
         run c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only "$build/kernel.cc"
     done
-    run python3 tests/headers.py include
+    run python3 tests/headers/headers.py include
     run bash tests/rooms.sh
     rm -rf "$build/headers" && cp -r include "$build/headers"
     sed -i '/@param\[in\] options /d' "$build/headers/routecap/capture.h"
-    run bash -c "! python3 tests/headers.py '$build/headers' > '$build/headers.log' && grep -q routecap_step_issue '$build/headers.log'"
+    run bash -c "! python3 tests/headers/headers.py '$build/headers' > '$build/headers.log' && grep -q routecap_step_issue '$build/headers.log'"
     for source in examples/*.c tests/abi/*.c tests/loading/*.c; do run cc -std=c11 -Wall -Wextra -pedantic -Werror -Iinclude -fsyntax-only "$source"; done
     closing
 }
