@@ -50,7 +50,7 @@ headers() {
 # What the headers promise of the library's binary interface. structs.c is a program of another
 # version, whose structs have other sizes.
 abi() {
-    run bash tests/abi/check.sh "$library" include cc
+    run bash tests/abi/gate.sh "$library" include cc
     run cc -std=c11 -Wall -Wextra -pedantic -Werror -g -Iinclude tests/abi/structs.c -o "$build/abi_structs" -ldl
     run "$build/abi_structs" "$library"
     closing

@@ -20,7 +20,7 @@ sed -n -E '/^#define ROUTECAP_FUNCTIONS/,/^$/s/^    X\((\w+)\).*/        ROUTECA
 cat "$source_dir"/src/api/*.cc | sed -e "/^ *ROUTECAP_FUNCTIONS(ROUTECAP_ENTRY)/{r $work/entries" -e 'd}' > "$work/whole/$code"
 cp "$source_dir/$map" "$work/whole/src"
 
-gate=$here/check.sh
+gate=$here/gate.sh
 # Only the entry points are compiled: what they call does not matter to the ABI.
 gate() {
     "$compiler" -std=c++20 -g -O0 -fPIC -fvisibility=hidden -shared -DROUTECAP_EXPERIMENTAL -Wl,--unresolved-symbols=ignore-all -Wl,-soname,libroutecap.so.1 \
@@ -103,7 +103,7 @@ breaks "a function left out of the version node" $map '/^    routecap_step_begin
 # What a later version may do. layout.txt and symbols.txt, which have every line, say what is new; the
 # folders of versions pass.
 gate=$work/promised.sh
-sed -e "s|^here=.*|here=$here|" -e '/^diff -u/d; /^so .*layout.txt" ==/d; /^missing=/d; /missing" \]/d' "$here/check.sh" > "$gate"
+sed -e "s|^here=.*|here=$here|" -e '/^diff -u/d; /^so .*layout.txt" ==/d; /^missing=/d; /missing" \]/d' "$here/gate.sh" > "$gate"
 allowed=0
 allows() {
     local before=$missed

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The ABI gate. Prints what differs; exit status 1 if anything does.
 #
-#   check.sh LIBRARY HEADER_DIR COMPILER [--types]
+#   gate.sh LIBRARY HEADER_DIR COMPILER [--types]
 #
 # It compares
 #   - with what `python3 dev/generate` wrote: exported symbols with their versions (symbols.txt);
