@@ -255,6 +255,15 @@ fetch_verl_needs() {
 # ---- For scripts that check
 
 passed=0 failed=0
+# run COMMAND...: one check, which prints what it likes.
+run() {
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        say "failed: $*"
+    fi
+}
 # check NAME COMMAND...: one check, silent if it passes.
 check() {
     local name=$1 log=$build/check.$BASHPID.log

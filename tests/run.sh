@@ -14,107 +14,7 @@ set +e
 logs=$build/test-logs
 results=$logs/results
 
-# run COMMAND...: one check of a suite; counts it.
-run() {
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        say "failed: $*"
-    fi
-}
-
 # ---- Suites
-
-headers() {
-    local standard source
-    local warnings=(-Wall -Wextra -pedantic -Wpadded -Werror -fsyntax-only)
-    sh dev/single.sh include "$build/routecap_single.h"
-    for source in "$build/routecap_single.h" include/routecap.h include/routecap/*.h; do
-        for standard in c99 c11 c17; do run cc -x c -std=$standard "${warnings[@]}" "$source"; done
-        for standard in c++11 c++17 c++20; do run c++ -x c++ -std=$standard "${warnings[@]}" "$source"; done
-    done
-    for source in kernels/*.h; do
-        echo "#include \"$source\"" > "$build/kernel.cc"
-        run c++ -std=c++20 -Wall -Wextra -Werror -Iinclude -I. -fsyntax-only "$build/kernel.cc"
-    done
-    run python3 tests/headers/headers.py include
-    run bash tests/rooms.sh
-    rm -rf "$build/headers" && cp -r include "$build/headers"
-    sed -i '/@param\[in\] options /d' "$build/headers/routecap/capture.h"
-    run bash -c "! python3 tests/headers/headers.py '$build/headers' > '$build/headers.log' && grep -q routecap_step_issue '$build/headers.log'"
-    for source in examples/*.c tests/abi/*.c tests/loading/*.c; do run cc -std=c11 -Wall -Wextra -pedantic -Werror -Iinclude -fsyntax-only "$source"; done
-    closing
-}
-
-# What the headers promise of the library's binary interface. structs.c is a program of another
-# version, whose structs have other sizes.
-abi() {
-    run bash tests/abi/gate.sh "$library" include cc
-    run cc -std=c11 -Wall -Wextra -pedantic -Werror -g -Iinclude tests/abi/structs.c -o "$build/abi_structs" -ldl
-    run "$build/abi_structs" "$library"
-    closing
-}
-
-# needed LIBRARY: what it depends on must be the system's.
-needed() {
-    ! readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libstdc\+\+\.so\.6|libgcc_s\.so\.1|libm\.so\.6|libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux.*)$'
-}
-# consumers PREFIX: programs built against an installed tree, in the three ways there are.
-consumers() {
-    local tree=$1 work=$build/consumers pc so example
-    rm -rf "$work" && mkdir -p "$work"
-    pc=$(dirname "$(find "$tree" -name routecap.pc)")
-    so=$(find "$tree" -name libroutecap.so.1)
-    local flags
-    flags=$(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs routecap) || return 1
-    run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$work/linked' $flags"
-    run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/linked"
-    for example in own_copy conversation; do
-        run eval "cc -std=c11 -Wall -Wextra -Werror examples/$example.c -o '$work/$example' $flags -pthread"
-        run env LD_LIBRARY_PATH="$(dirname "$so")" "$work/$example"
-    done
-    run cmake -S tests/install -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
-    run cmake --build "$work/cmake"
-    run "$work/cmake/worker_loop"
-    run cc -std=c11 -Wall -Wextra -Werror -I"$tree/include" examples/cpu_callback.c -o "$work/loaded" -ldl
-    run "$work/loaded" "$so"
-    # The single file alone, as a project has it that copied nothing else.
-    run bash -c "sh dev/single.sh include | cmp - '$tree/include/routecap_single.h'"
-    mkdir "$work/single" && cp "$tree/include/routecap_single.h" "$work/single/routecap.h"
-    run cc -std=c11 -Wall -Wextra -Werror -I"$work/single" examples/cpu_callback.c -o "$work/single/loaded" -ldl
-    run "$work/single/loaded" "$so"
-}
-# The same of a static library: C programs, which have nothing of C++ unless it is named.
-static_library() {
-    cmake -S . -B build/static -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DBUILD_SHARED_LIBS=OFF \
-        -DROUTECAP_CUDA=OFF && cmake --build build/static -j "$jobs" && cmake --install build/static --prefix "$1"
-}
-static_consumers() {
-    local tree=$build/static/prefix pc flags
-    rm -rf "$tree" "$build/static/consumer"
-    run static_library "$tree"
-    pc=$(dirname "$(find "$tree" -name routecap.pc)")
-    flags=$(PKG_CONFIG_PATH="$pc" pkg-config --static --cflags --libs routecap)
-    run eval "cc -std=c11 -Wall -Wextra -Werror examples/worker_loop.c -o '$build/static/linked' $flags"
-    run "$build/static/linked"
-    run cmake -S tests/install -B "$build/static/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$tree" -DEXAMPLES="$root/examples"
-    run cmake --build "$build/static/consumer"
-    run "$build/static/consumer/worker_loop"
-}
-installed_tree() {
-    need readelf=binutils
-    run needed "$library"
-    run bash -c "grep -q -a -m 1 routecap_snapshot8_8 '$library'"
-    run bash -c "! readelf -d '$library' | grep -E 'RPATH|RUNPATH'"
-    run bash -c "readelf -d '$library' | grep -q 'SONAME.*libroutecap.so.1'"
-    run bash -c "readelf -d '$library' | grep -q NODELETE"
-    consumers "$prefix"
-    rm -rf "$build/moved tree" && cp -a "$prefix" "$build/moved tree"
-    consumers "$build/moved tree"
-    closing
-}
-static_tree() { static_consumers; closing; }
 
 # ctest_in DIRECTORY OPTION...: prints ctest's own count as the closing line. Many of the tests wait
 # more than they compute.
@@ -194,174 +94,75 @@ tsan() {
 }
 every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
 
-# Routing from logits, against NumPy: by default in fewer shapes, and every method.
-routing() { install_python && "$build/python/bin/python" tests/recording/route.py "$library" "$@"; }
-
-# The packages, each against the installed library; on CUDA with the driver that needs no device.
-# Each with --more: what takes longer and finds less.
-package_of() {
-    local name=$1
-    shift
-    install_fake_driver
-    [ "$name" != python ] || { install_torch && export ROUTECAP_TORCH_PYTHON=$torch_python; }
-    bash "bindings/$name/test.sh" "$@" "$prefix"
-}
-loading() { install_fake_driver; install_torch && ROUTECAP_TORCH_PYTHON=$torch_python bash tests/loading/check.sh "$library" "$fake"; }
-
-# Nothing is stale or forgotten; nothing that is generated follows from a sentence of the headers, and
-# what is added to them is in every language. Rust and Go are compiled in every_place_more.
-every_place() {
-    run python3 dev/generate --check --without missing
-    run python3 -m unittest discover tests/generate
-    closing
-}
-every_place_more() {
-    need cargo=cargo clang=clang
-    need_libclang
-    run bash dev/bindgen.sh
-    run python3 dev/generate --check
-    run env ROUTECAP_TEST_MORE=1 python3 -m unittest discover tests/generate
-    closing
-}
-
-# The model that is shipped is the same in every program that reads it.
-newest() { run python3 -m unittest discover tests/newest; closing; }
-small_model() { run bash tests/model/check.sh; closing; }
-
-# The same routing in every engine. Those that are slow to build belong to --full.
-engines() { bash tests/engines/check.sh --without rust --without ollama --without candle --library "$prefix"; }
-every_engine() { bash tests/engines/check.sh --full --library "$prefix"; }
-
-# `routecap conform` on engines that are quick to run; on vLLM and SGLang in their own suites.
-judge() {
-    run bash tools/tests/conform/check.sh "$prefix"
-    run bash integrations/transformers/check.sh --conform "$prefix"
-    run bash integrations/llama_cpp/check.sh --conform "$prefix"
-    closing
-}
-
-# Beside the benchmarks of the packages, which their own tests run.
-bench() {
-    build_tests all || return 1
-    [ -x build/python_package/tested/bin/python ] || package_of python
-    run build/tests/bench/bench --quick --json "$build/bench.json"
-    run python3 -m json.tool "$build/bench.json" "$build/bench.pretty.json"
-    run build/tests/bench/bench_plan --quick
-    run build/tests/bench/bench_scale --quick
-    install_package
-    run env PYTHONPATH="$package" build/python_package/tested/bin/python lab/bench/traffic.py --samples 512
-    . integrations/llama_cpp/setup.sh
-    install_llama && build_llama_example || return 1
-    bench_llama qwen3moe 3 > "$build/bench_llama.jsonl" || return 1
-    run python3 -m json.tool --json-lines "$build/bench_llama.jsonl" "$build/bench_llama.pretty.json"
-    install_transformers || return 1
-    run env PYTHONPATH="$package" "$transformers_python" integrations/transformers/tests/bench.py cpu --json "$build/transformers.json"
-    run python3 -m json.tool "$build/transformers.json" "$build/transformers.pretty.json"
-    closing
-}
-
-more_random() { build_tests fuzz_operations; run build/tests/fuzz/fuzz_operations --generated 200000; closing; }
-more_faults() {
-    build_tests faults fake_cuda
-    run env ROUTECAP_FAULT_STRIDE=0 LD_LIBRARY_PATH=build/tests/fake ROUTECAP_TEST_BACKEND=cuda build/tests/fault/faults
-    closing
-}
-# The log and the counts of the load cost the engine's thread nothing.
-unwatched() {
-    need valgrind=valgrind
-    run cmake -S . -B build/unwatched -G Ninja -DCMAKE_BUILD_TYPE=Release -DROUTECAP_CUDA=OFF
-    run cmake --build build/unwatched -j "$jobs" --target routecap
-    run python3 lab/bench/off.py build/unwatched/libroutecap.so.1
-    closing
-}
-valgrinded() {
-    need valgrind=valgrind
-    build_tests scenarios api || return 1
-    (loading; installed_tree; abi) > "$build/valgrind.log" 2>&1  # for their programs
-    local program
-    local valgrind=(valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite,possible)
-    for program in scenarios api; do
-        run "${valgrind[@]}" "build/tests/$program" --gtest_filter='-*F24*:*F27_memory*:*F34*:Sizes.*:Lifecycle.forked_child'
-    done
-    run "${valgrind[@]}" build/loading/loading "$library" build/loading/copy/libroutecap.so.1
-    run env LD_LIBRARY_PATH="$(dirname "$library")" "${valgrind[@]}" build/consumers/linked
-    run "${valgrind[@]}" build/consumers/loaded "$library"
-    run "${valgrind[@]}" build/abi_structs "$library"
-    closing
-}
-
-abi_proof() { need abidiff=abigail-tools && bash tests/abi/prove.sh "$root" c++; }
-
-# Compiled by `tests`, beside another suite: here one core would wait.
-soak() { build_tests soak fake_cuda && bash tests/soak/check.sh --seconds $((full ? 10 : 5)); }
-
 # ---- What there is: NAME|default, full or alone|minutes, beside another on two cores|COMMAND. Those
 # that are alone are of the default too, after the others: what they do depends on the time that they
 # have.
 suites='
 asan-ubsan|default|2.5|asan
-python|default|2.5|package_of python
+python|default|2.5|bash bindings/python/test.sh $prefix
 tsan|default|2.5|tsan
 tests|default|2|against_installed
-transformers|default|1.4|bash integrations/transformers/check.sh $prefix
+transformers|default|1.4|bash integrations/transformers/check.sh
 quick-starts|default|1.3|bash tests/quick_starts/check.sh $prefix
-rust|default|0.6|package_of rust
-trainers|default|0.6|bash integrations/replay/check.sh --library $prefix
-replay|default|0.5|bash integrations/replay/examples/gap/check.sh $prefix
-go|default|0.4|package_of go
-engines|default|0.3|engines
-llama-cpp|default|0.3|bash integrations/llama_cpp/check.sh $prefix
+rust|default|0.6|bash bindings/rust/test.sh $prefix
+trainers|default|0.6|bash integrations/replay/check.sh
+replay|default|0.5|bash integrations/replay/examples/gap/check.sh
+go|default|0.4|bash bindings/go/test.sh $prefix
+engines|default|0.3|bash tests/engines/check.sh --without rust --without ollama --without candle
+llama-cpp|default|0.3|bash integrations/llama_cpp/check.sh
 html|default|0.3|bash tools/tests/html/check.sh
 docs|default|0.1|bash tests/docs/check.sh
-routing|default|0.1|routing --quick
-installed-tree|default|0.1|installed_tree
-abi|default|0.1|abi
-model|default|0.1|small_model
-loading|default|0.1|loading
-headers|default|0.1|headers
-every-place|default|0.1|every_place
-soak|alone|0.2|soak
+routing|default|0.1|bash tests/recording/check.sh --quick
+installed-tree|default|0.1|bash tests/install/check.sh
+abi|default|0.1|bash tests/abi/check.sh
+model|default|0.1|bash tests/model/check.sh
+loading|default|0.1|bash tests/loading/check.sh
+headers|default|0.1|bash tests/headers/check.sh
+every-place|default|0.1|bash tests/generate/check.sh
+soak|alone|0.2|bash tests/soak/check.sh --seconds 5
 every-test|full|5|every_test
-every-routing|full|1|routing
+every-routing|full|1|bash tests/recording/check.sh
 every-tsan|full|9|every_tsan
 every-asan|full|12|every_asan
 aarch64|full|6|bash tests/aarch64.sh
 fuzz|full|4|bash tests/fuzz/run.sh
-bench|full|3|bench
-python-more|full|6|package_of python --more
-rust-more|full|5|package_of rust --more
-go-more|full|5|package_of go --more
-every-place-more|full|2|every_place_more
+bench|full|3|bash lab/bench/check.sh
+python-more|full|6|bash bindings/python/test.sh --more $prefix
+rust-more|full|5|bash bindings/rust/test.sh --more $prefix
+go-more|full|5|bash bindings/go/test.sh --more $prefix
+every-place-more|full|2|bash tests/generate/check.sh --more
 contributing|full|9|bash tests/quick_starts/check.sh $prefix CONTRIBUTING.md
-jax|full|1|bash examples/jax/check.sh $prefix
-remote|full|3|bash bindings/python/tests/remote/check.sh $prefix
-static-tree|full|3|static_tree
-llama-cpp-rust|full|4|bash integrations/llama_cpp/check.sh --rust $prefix
-ollama|full|4|bash integrations/ollama/check.sh $prefix
-candle|full|2|bash integrations/candle/check.sh $prefix
-every-engine|full|9|every_engine
-more-transformers|full|9|bash integrations/transformers/check.sh --full $prefix
-every-transformers|full|60|bash integrations/transformers/releases.sh --library $prefix
-newest|full|1|newest
+jax|full|1|bash examples/jax/check.sh
+remote|full|3|bash bindings/python/tests/remote/check.sh
+static-tree|full|3|bash tests/install/check.sh --static
+llama-cpp-rust|full|4|bash integrations/llama_cpp/check.sh --rust
+ollama|full|4|bash integrations/ollama/check.sh
+candle|full|2|bash integrations/candle/check.sh
+every-engine|full|9|bash tests/engines/check.sh --full
+more-transformers|full|9|bash integrations/transformers/check.sh --full
+every-transformers|full|60|bash integrations/transformers/releases.sh
+newest|full|1|python3 -m unittest discover tests/newest
 site|full|2|bash tests/docs/check.sh --site
-every-trainer|full|9|bash integrations/replay/check.sh --full --library $prefix
-grpo|full|2|bash integrations/replay/examples/grpo/check.sh --full $prefix
+every-trainer|full|9|bash integrations/replay/check.sh --full
+grpo|full|2|bash integrations/replay/examples/grpo/check.sh --full
 whole-ways|full|9|bash integrations/replay/tests/whole_ways/check.sh
-load|full|0.5|bash tools/tests/load/check.sh $prefix
-frontier|full|3|bash lab/frontier/check.sh $prefix
-llama-server|full|1|bash integrations/llama_cpp/check.sh --server $prefix
+load|full|0.5|bash tools/tests/load/check.sh
+frontier|full|3|bash lab/frontier/check.sh
+llama-server|full|1|bash integrations/llama_cpp/check.sh --server
 vllm|full|9|bash integrations/vllm/examples/check.sh
-deepep|full|1|bash integrations/deepep/check.sh $prefix
-conform|full|5|judge
+deepep|full|1|bash integrations/deepep/check.sh
+conform|full|2|bash tools/tests/conform/check.sh
+conform-llama-cpp|full|2|bash integrations/llama_cpp/check.sh --conform
+conform-transformers|full|2|bash integrations/transformers/check.sh --conform
 vllm-engine|full|60|bash integrations/vllm/check.sh
 vllm-releases|full|60|bash integrations/vllm/release.sh
 sglang|full|60|bash integrations/sglang/check.sh
-more-random|full|9|more_random
-more-faults|full|9|more_faults
-abi-proof|full|1|abi_proof
+more-random|full|9|bash tests/fuzz/more.sh
+more-faults|full|9|bash tests/fault/more.sh
+abi-proof|full|1|bash tests/abi/prove.sh . c++
 fuzz-proof|full|60|bash tests/fuzz/prove.sh
-unwatched|full|5|unwatched
-valgrind|full|9|valgrinded
+unwatched|full|5|bash lab/bench/unwatched.sh
+valgrind|full|9|bash tests/valgrind.sh
 artefacts|full|50|bash packaging/check.sh
 coverage|full|9|bash tests/coverage.sh
 lint|full|4.5|bash tests/lint.sh

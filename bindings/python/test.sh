@@ -5,9 +5,9 @@
 #     bash bindings/python/test.sh --more PREFIX    every way to build a wheel, pyright, the vectors' mutants,
 #                                                   the tests that are marked slow
 #
-# The wheel that is tested contains the library of PREFIX. What needs torch runs if
-# ROUTECAP_TORCH_PYTHON names an interpreter that has it, what needs CUDA on the driver without a
-# device of tests/fault. Ends with one line and exit status 0 if all passed.
+# The wheel that is tested contains the library of PREFIX. What needs CUDA runs on the driver without
+# a device of tests/fault. ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made
+# under build/. Ends with one line and exit status 0 if all passed.
 . dev/setup.sh
 set +e
 more=0
@@ -47,7 +47,9 @@ if [ ! -e "$writers/ready" ]; then
     touch "$writers/ready"
 fi
 
-# The same client of Prometheus for an interpreter with torch.
+torch_python=${ROUTECAP_TORCH_PYTHON:-}
+[ -n "$torch_python" ] || install_torch
+# The same client of Prometheus for it.
 clients=$work/clients/$metrics
 [ -e "$clients" ] || "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$clients" "$metrics" || exit 1
 
@@ -146,8 +148,7 @@ if [ $more = 1 ]; then
     arrow=$work/clients/pyarrow==26.0.1
     [ -e "$arrow" ] || "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --target "$arrow" pyarrow==26.0.1 || exit 1
     tests "what takes long of the tools" env PYTHONPATH="$arrow" "$python" -m pytest -m slow tools/tests/test_*.py
-    [ -z "${ROUTECAP_TORCH_PYTHON:-}" ] || tests "what takes long with torch" \
-        env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m slow "$root/integrations/vllm/tests"
+    tests "what takes long with torch" env PYTHONPATH="$work/unpacked:$clients" "$torch_python" -m pytest -m slow "$root/integrations/vllm/tests"
     closing
     exit
 fi
@@ -159,14 +160,9 @@ others() {
     check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
         src/routecap "$root"/integrations/*/src/routecap_* "$root"/tools/src/routecap_*
     check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
-    if [ -n "${ROUTECAP_TORCH_PYTHON:-}" ]; then
-        tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$ROUTECAP_TORCH_PYTHON" -m pytest "$package/tests/torch_tensors"
-        tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest -m "not slow" "$root/integrations/vllm/tests"
-        tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$ROUTECAP_TORCH_PYTHON" -m pytest "$root/integrations/sglang/tests"
-    else
-        tests "the drop-in module, without torch" "$python" -m pytest "$root/integrations/vllm/tests"
-        tests "SGLang's adapter, without torch" env PYTHONPATH="$writers" "$python" -m pytest "$root/integrations/sglang/tests"
-    fi
+    tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$torch_python" -m pytest "$package/tests/torch_tensors"
+    tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$torch_python" -m pytest -m "not slow" "$root/integrations/vllm/tests"
+    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$torch_python" -m pytest "$root/integrations/sglang/tests"
 }
 counts=$work/others.counts
 rm -f "$counts"
@@ -182,5 +178,4 @@ ended=(0 1) # it did not come to its end
 [ ! -e "$counts" ] || read -r -a ended < "$counts"
 passed=$((passed + ended[0])) failed=$((failed + ended[1]))
 
-[ -n "${ROUTECAP_TORCH_PYTHON:-}" ] || say "left out: torch (no ROUTECAP_TORCH_PYTHON)"
 closing

@@ -9,6 +9,7 @@ freeze=
 [ "${1:-}" != --freeze ] || { freeze=$2; shift 2; }
 source_dir=$1 compiler=$2
 here=$(cd "$(dirname "$0")" && pwd)
+(cd "$here/../.." && . dev/setup.sh && need abidiff=abigail-tools) || exit
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -2,19 +2,19 @@
 # What loading the library does, and beside what: the cases of loading.c, another C++ library,
 # PyTorch.
 #
-#   check.sh [LIBRARY [FAKE_DRIVER_FOLDER]]   default: the installed library, and the fake driver
-#                                             that the tests have built
+#   check.sh [LIBRARY [FAKE_DRIVER_FOLDER]]   default: those of build/, which it makes
 #
 # ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made under build/.
 cd "$(dirname "$0")/../.." && . dev/setup.sh
 set +e
 
-library=${1:-$(find "$prefix" -name libroutecap.so.1)}
+if [ $# = 0 ]; then
+    install_library
+    install_fake_driver
+fi
+library=${1:-$library}
 fake=${2:-$build/tests/fake}
 work=$build/loading
-run() {
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) && say "failed: $*"; fi
-}
 need cc=gcc c++=g++
 rm -rf "$work" && mkdir -p "$work/copy" && cp -L "$library" "$work/copy/libroutecap.so.1"
 

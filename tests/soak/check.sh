@@ -3,7 +3,7 @@
 # that needs no device, eager and in graphs. host_store and cuda_store are of sequences that share a
 # store.
 #
-#     check.sh [--seconds N] [--seed S]         after tests/CMakeLists.txt was built in build/tests
+#     check.sh [--seconds N] [--seed S]
 #
 # 17 million steps with stores on 16 cores, some 5,000 a second and process:
 #
@@ -27,6 +27,7 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
+build_tests soak fake_cuda > "$build/soak.log" 2>&1 || { cat "$build/soak.log"; exit 1; }
 # soak NAME SETTING...: its line of JSON, and what it says of a fault, under build/soak.
 soak() {
     local store=0
