@@ -14,94 +14,14 @@ set +e
 logs=$build/test-logs
 results=$logs/results
 
-# ---- Suites
-
-# ctest_in DIRECTORY OPTION...: prints ctest's own count as the closing line. Many of the tests wait
-# more than they compute.
-ctest_in() {
-    ctest --test-dir "$1" "${@:2}" -j $((2 * jobs)) --output-on-failure --no-tests=error > "$1/ctest.log" 2>&1
-    local status=$?
-    [ $status = 0 ] || cat "$1/ctest.log"
-    say "$(grep 'tests passed' "$1/ctest.log" | tail -n 1)"
-    return $status
-}
-# any NAME...: a pattern that matches each.
-any() { local IFS='|'; echo "$*"; }
-# Against the installed library: what is not the same as under a sanitizer, which are its optimised
-# code, its calls in the hot path, and what happens under a lock. `every-test` has all programs, and
-# on a device the random traffic of `Promises`, which is here on the host alone.
-against_installed() {
-    local programs=(scenarios api recording fewer hot_path locks blocked protocol)
-    local others=(vectors vectors_have_an_author fake trace trace_is_that_of_a_device failing_device old_driver)
-    build_tests "${programs[@]}" vectors{,_author} device fake_cuda fake_test trace trace_cuda no_driver soak &&
-        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 ctest_in build/tests \
-            -R "^((cuda|graph)[.])?($(any "${programs[@]}"))([.]|$)|^($(any "${others[@]}"))$"
-}
-every_test() { build_tests all && ctest_in build/tests; }
-
-# configure_sanitized PRESET OPTION...: with the kernels that build/release has.
-configure_sanitized() {
-    local options
-    [ -e "$prefix" ] || install_library
-    need /usr/include/gtest/gtest.h=libgtest-dev /usr/include/nlohmann/json.hpp=nlohmann-json3-dev
-    mapfile -t options < <(sed -n -E 's/^(ROUTECAP_(NVCC|CUDA_INCLUDE|CUDA_ARCHS):.*)/-D\1/p' build/release/CMakeCache.txt)
-    [ ! -e build/release/kernels/kernels.fatbin ] || options+=("-DROUTECAP_FATBIN=$build/release/kernels/kernels.fatbin")
-    locked "$1" cmake --preset "$1" "${options[@]}" "${@:2}"
-}
-# What takes bytes of others or manages memory, on the host. `every-asan` has the rest. The library
-# alone is sanitized, under programs of build/tests, which `tests` has in part. Its build is not
-# optimised, and has none of the checks of UBSan that are expensive to compile and that
-# AddressSanitizer has in another form.
-asan_checks=address,shift,integer-divide-by-zero,unreachable,vla-bound,return,signed-integer-overflow,bounds,bool,enum,alignment
-asan_checks+=,nonnull-attribute,returns-nonnull-attribute,builtin
-asan() {
-    local -x ROUTECAP_TEST_ONE_OF=4
-    local program suites=(api fewer wire store vectors) targets=(serialized operations wire sequence)
-    configure_sanitized asan -B build/asan_part -DROUTECAP_SANITIZE=$asan_checks '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1 -DNDEBUG' \
-        -DROUTECAP_CUDA=OFF && locked asan cmake --build build/asan_part -j "$jobs" --target routecap &&
-        build_tests "${suites[@]}" "${targets[@]/#/fuzz_}" || return 1
-    for program in "${suites[@]}"; do run on_asan "build/tests/$program" --gtest_brief=1 --gtest_filter='-Promises.*'; done
-    for program in "${targets[@]}"; do
-        run on_asan "build/tests/fuzz/fuzz_$program" --generated 100 "tests/fuzz/corpus/$program.inputs"
-    done
-    closing
-}
-# on_asan PROGRAM...: on the sanitized library, in the place of the installed one.
-on_asan() {
-    local sanitized=(env LD_LIBRARY_PATH="$build/asan_part")
-    "${sanitized[@]}" ldd "$1" | grep "$build/asan_part/libroutecap" > /dev/null &&
-        "${sanitized[@]}" LD_PRELOAD="$(c++ -print-file-name=libasan.so):$(c++ -print-file-name=libstdc++.so)" "$@"
-}
-every_asan() {
-    configure_sanitized asan && locked asan cmake --build build/asan -j "$jobs" && decoders_asan && ctest_in build/asan
-}
-# Decoders write into memory of Rust's and Go's, of no length too.
-decoders_asan() {
-    local -x LD_LIBRARY_PATH=$build/asan ASAN_OPTIONS=detect_leaks=0 GOCACHE=$build/go/cache PKG_CONFIG_PATH
-    PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name routecap.pc)")
-    local asan
-    asan=LD_PRELOAD=$(c++ -print-file-name=libasan.so):$(c++ -print-file-name=libstdc++.so)
-    (cd bindings/rust && cargo test --quiet -p routecap --test wire --config "target.'cfg(unix)'.runner=['env', '$asan']") &&
-        (cd bindings/go && go test -asan -count=1 -timeout 60m -run Wire .)
-}
-# What has most threads in the least time: `delayed` is `threads` and `limits` with random delays, and
-# two tests of `store` are long and have one thread. `every-tsan` has the rest.
-tsan() {
-    configure_sanitized tsan &&
-        locked tsan cmake --build build/tsan -j "$jobs" --target threads limits delayed store fake_cuda &&
-        ROUTECAP_TEST_ONE_OF=4 ctest_in build/tsan -R '^store[.]|^(delayed|graph[.]threads)$' \
-            -E 'may_be_all_the_memory|65536_keys'
-}
-every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }
-
 # ---- What there is: NAME|default, full or alone|minutes, beside another on two cores|COMMAND. Those
 # that are alone are of the default too, after the others: what they do depends on the time that they
 # have.
 suites='
-asan-ubsan|default|2.5|asan
+asan-ubsan|default|2.5|bash tests/programs.sh asan
 python|default|2.5|bash bindings/python/test.sh $prefix
-tsan|default|2.5|tsan
-tests|default|2|against_installed
+tsan|default|2.5|bash tests/programs.sh tsan
+tests|default|2|bash tests/programs.sh installed
 transformers|default|1.4|bash integrations/transformers/check.sh
 quick-starts|default|1.3|bash tests/quick_starts/check.sh $prefix
 rust|default|0.6|bash bindings/rust/test.sh $prefix
@@ -120,10 +40,10 @@ loading|default|0.1|bash tests/loading/check.sh
 headers|default|0.1|bash tests/headers/check.sh
 every-place|default|0.1|bash tests/generate/check.sh
 soak|alone|0.2|bash tests/soak/check.sh --seconds 5
-every-test|full|5|every_test
+every-test|full|5|bash tests/programs.sh every-test
 every-routing|full|1|bash tests/recording/check.sh
-every-tsan|full|9|every_tsan
-every-asan|full|12|every_asan
+every-tsan|full|9|bash tests/programs.sh every-tsan
+every-asan|full|12|bash tests/programs.sh every-asan
 aarch64|full|6|bash tests/aarch64.sh
 fuzz|full|4|bash tests/fuzz/run.sh
 bench|full|3|bash lab/bench/check.sh
