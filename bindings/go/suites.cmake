@@ -1,0 +1,2 @@
+suite(go default 24 bash bindings/go/test.sh build/install)
+suite(go-more full 300 bash bindings/go/test.sh --more build/install)

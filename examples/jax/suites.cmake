@@ -1,0 +1,1 @@
+suite(jax full 60 bash examples/jax/check.sh)

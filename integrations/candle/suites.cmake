@@ -1,0 +1,1 @@
+suite(candle full 120 bash integrations/candle/check.sh)

@@ -1,0 +1,1 @@
+suite(deepep full 60 bash integrations/deepep/check.sh)

@@ -1,0 +1,1 @@
+suite(ollama full 240 bash integrations/ollama/check.sh)

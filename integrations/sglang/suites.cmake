@@ -1,0 +1,1 @@
+suite(sglang full 3600 bash integrations/sglang/check.sh)

@@ -1,0 +1,1 @@
+suite(frontier full 180 bash lab/frontier/check.sh)

@@ -1,0 +1,1 @@
+suite(artefacts full 3000 bash packaging/check.sh)

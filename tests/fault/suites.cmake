@@ -1,0 +1,1 @@
+suite(more-faults full 540 bash tests/fault/more.sh)

@@ -1,0 +1,1 @@
+suite(headers default 6 bash tests/headers/check.sh)

@@ -1,0 +1,1 @@
+suite(loading default 6 bash tests/loading/check.sh)

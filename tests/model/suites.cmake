@@ -1,0 +1,1 @@
+suite(model default 6 bash tests/model/check.sh)

@@ -1,0 +1,1 @@
+suite(soak default 12 ALONE bash tests/soak/check.sh --seconds 5)
