@@ -1,9 +1,9 @@
-"""Capture on a GPU: families eager and in CUDA graphs with a static cache, generate compiled around
-one, continuous batching, training.
+"""Capture on a GPU: families eager and in CUDA graphs with a static cache, loops and banks of
+experts, generate compiled around one, continuous batching, training.
 
     PYTHONPATH=FOLDER_OF_THE_UNPACKED_WHEEL python3 integrations/transformers/tests/device.py [cuda]
 
-with torch and transformers. Every id is compared with what plain hooks copy from the routers, in
+with torch, transformers and pytest. Every id is compared with what plain hooks copy from the routers, in
 the same forward pass or, where a hook would change what is compiled, in one over the finished
 sequence. Ends with "N checks passed, M failed" and exit status 0 if none failed. With "cpu" it runs
 without graphs, to check the program itself.
@@ -23,16 +23,22 @@ import torch
 import transformers
 from families import (
     CACHE,
+    EXPERTS,
     FAMILIES,
+    HAS_LOOPS,
     PAD,
     VOCABULARY,
     K,
     Witness,
     checkpoint,
     make,
+    make_banked,
+    make_looped,
     rows_of,
 )
 from routecap_transformers import attach
+from test_banks import Routers, banks_of
+from test_visits import LAYERS, VISITS, Runs, is_told, of_sequence
 from transformers import ContinuousBatchingConfig, GenerationConfig, StaticCache
 
 DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
@@ -88,6 +94,31 @@ def expect(routings: list[routecap.Routing], rows: list[Any]) -> None:
         cells += found.shape[0] * found.shape[1]
 
 
+def generate(model: Any, tokens: torch.Tensor, mask: torch.Tensor, **more: Any) -> None:
+    model.generate(
+        input_ids=tokens,
+        attention_mask=mask,
+        max_new_tokens=STEPS,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=PAD,
+        **more,
+    )
+
+
+def expect_weighted(
+    routings: list[routecap.Routing], hooks: Runs | Routers, mask: torch.Tensor
+) -> None:
+    """Each routing of a generation is complete, and has the ids and weights that hooks saw."""
+    global cells
+    masks = [mask.cpu()] + [torch.ones(SEQUENCES, 1)] * (STEPS - 1)
+    assert [routing.rows for routing in routings] == (mask.sum(1) + STEPS - 1).tolist()
+    for number, routing in enumerate(routings):
+        ids, weights = (of_sequence(each, masks, number) for each in (hooks.ids, hooks.weights))
+        assert is_told(routing, ids, weights)
+        cells += routing.rows * routing.layers
+
+
 def alone(model: Any, tokens: list[int], k: int = K) -> torch.Tensor:
     inputs = torch.tensor([tokens], device=DEVICE)
     with Witness(model, k) as witness, torch.no_grad():
@@ -109,26 +140,45 @@ for _family in FAMILIES:
             model = make(family).to(DEVICE, dtype)
             tokens, mask = prompts(1)
             with attach(model) as capture, Witness(model, k_of(family)) as witness:
-                model.generate(
-                    input_ids=tokens,
-                    attention_mask=mask,
-                    max_new_tokens=STEPS,
-                    do_sample=False,
-                    eos_token_id=None,
-                    pad_token_id=PAD,
-                )
+                generate(model, tokens, mask)
                 routings = capture.take()
             masks = [mask.cpu()] + [torch.ones(SEQUENCES, 1)] * (len(witness.passes) - 1)
-            if (
-                family == "llama4_text" and dtype is torch.bfloat16
-            ):  # equal logits of bfloat16: torch.topk says not which of them it takes
-                continue
             expect(routings, rows_of(witness.passes, masks, SEQUENCES))
-            if family != "llama4_text":
-                assert [routing.rows for routing in routings] == (mask.sum(1) + STEPS - 1).tolist()
+            assert [routing.rows for routing in routings] == (mask.sum(1) + STEPS - 1).tolist()
 
     _eager.__doc__ = f"{_family}: a left-padded generation, eager"
     check(_eager)
+
+
+@check
+def _() -> None:
+    """inkling2_loop, whose layers run in a loop: a left-padded generation, eager, with weights"""
+    if not HAS_LOOPS:
+        return
+    model = make_looped().to(DEVICE)
+    tokens, mask = prompts(1)
+    with attach(model, weights="float32") as capture, Runs(model) as runs:
+        generate(model, tokens, mask)
+        routings = capture.take()
+    assert [(tap.layer, tap.visit) for tap in capture.taps] == list(zip(LAYERS, VISITS))
+    expect_weighted(routings, runs, mask)
+
+
+@check
+def _() -> None:
+    """ernie4_5_vl_moe, with two banks of experts: a left-padded generation, eager, with weights"""
+    model = make_banked().to(DEVICE)
+    tokens, mask = prompts(1)
+    images = (tokens % 3 == 0).int() * mask.int()
+    with attach(model, weights="float32") as capture, Routers(model) as routers:
+        generate(model, tokens, mask, moe_mm_token_type_ids=images)
+        routings = capture.take()
+    assert all(routing.layer_experts.tolist() == [2 * EXPERTS] * 2 for routing in routings)
+    expect_weighted(routings, routers, mask)
+    shown = np.concatenate(
+        [banks_of(routing)[: int(keep.sum())] for routing, keep in zip(routings, mask)]
+    )
+    assert shown.any() and (shown == images[mask.bool()].cpu().numpy()).all()
 
 
 # ---- CUDA graphs with a static cache
@@ -393,14 +443,7 @@ def _() -> None:
     if stream is not None:
         stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), attach(model) as capture, Witness(model) as witness:
-        model.generate(
-            input_ids=tokens,
-            attention_mask=mask,
-            max_new_tokens=STEPS,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=PAD,
-        )
+        generate(model, tokens, mask)
         routings = capture.take()
     expect(
         routings,

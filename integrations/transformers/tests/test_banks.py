@@ -44,13 +44,13 @@ class Routers:
 
                 def see(module: Any, args: Any, output: Any, bank: int = bank) -> None:
                     ids, weights = sorted(output[1:], key=torch.is_floating_point)
-                    self._see(bank, args[0], ids, weights)
+                    self._see(bank, args[0].cpu(), ids.cpu(), weights.cpu())
 
                 self._undo.append(routed.gate.register_forward_hook(see))
         self._undo.append(decoder.register_forward_hook(self._end))
 
     def _begin(self, block: Any, args: Any) -> None:
-        self._states = args[0].detach().flatten(0, 1)
+        self._states = args[0].detach().flatten(0, 1).cpu()
         rows = len(self._states)
         self._layers.append((torch.full((rows, K), -1), torch.full((rows, K), torch.nan)))
 

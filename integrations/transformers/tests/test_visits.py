@@ -44,9 +44,8 @@ class Runs:
             def see(module: Any, args: Any, output: Any, layer: int = layer) -> None:
                 _, weights, ids = output
                 ordered = ids.sort(-1)
-                self._passes[-1][layer].append(
-                    (ordered.values, weights.detach().gather(-1, ordered.indices))
-                )
+                beside = weights.detach().gather(-1, ordered.indices)
+                self._passes[-1][layer].append((ordered.values.cpu(), beside.cpu()))
 
             self._undo.append(block.mlp.gate.register_forward_hook(see))
 
