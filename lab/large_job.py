@@ -159,7 +159,7 @@ def measure() -> None:
             start = time.process_time()
             call()
             took.append(time.process_time() - start)
-        return min(took) * 1e6 / rows
+        return round(min(took) * 1e6 / rows, 4)
 
     jobs = []
     for job in JOBS:
