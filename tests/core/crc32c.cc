@@ -1,6 +1,6 @@
 // The sums of several rows at once are those of each row alone, bit by bit. From inside, because no
 // shape has rows of every length.
-#include "support/crc32c.h"
+#include "tests/support/crc32c.h"
 
 #include <gtest/gtest.h>
 
