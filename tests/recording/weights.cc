@@ -25,7 +25,7 @@ bool is_nan(uint32_t bits, int32_t dtype) {
 struct Recorded {
     uint32_t layers, k, experts, rows;
     int32_t weights_dtype;
-    std::vector<uint32_t> least;  // [layers]
+    std::vector<uint32_t> most, least;  // [layers] how many experts a token gets
     // [layers][rows][k]
     std::vector<int32_t> ids;
     std::vector<uint32_t> weights;  // bits
@@ -41,7 +41,8 @@ struct Recorded {
         experts = draw(0, 1) != 0 ? draw(k + 1, 255) : draw(256, 600);
         rows = draw(1, kSinkRows), weights_dtype = kDtypes[draw(0, 2)];
         for (uint32_t l = 0; l < layers; l++) {
-            least.push_back(fewer ? draw(0, k) : k);
+            most.push_back(fewer && l > 0 ? draw(1, k) : k);
+            least.push_back(fewer ? draw(0, most[l]) : k);
             given.push_back(draw(0, 7) != 0);
         }
         for (uint32_t l = 0; l < layers; l++)
@@ -52,7 +53,7 @@ struct Recorded {
         std::vector<int32_t> all(experts);
         for (uint32_t e = 0; e < experts; e++) all[e] = static_cast<int32_t>(e);
         std::shuffle(all.begin(), all.end(), random);
-        const uint32_t used = draw(least[layer], k), fault = draw(0, 29);
+        const uint32_t used = draw(least[layer], most[layer]), fault = draw(0, 29);
         for (uint32_t c = 0; c < k; c++) {
             int32_t id = c < used ? all[c] : kNone;
             if (fault == 0 && c == 0) id = static_cast<int32_t>(experts);  // out of range
@@ -109,7 +110,8 @@ struct Capturing {
         routecap_config c{};
         EXPECT_STATUS(ROUTECAP_OK, routecap_config_init(&c, sizeof c));
         c.backend = backend(), c.layers = s.layers, c.k = s.k, c.experts = s.experts;
-        c.rows = kSinkRows, c.flags = flags, c.layer_min_k = s.least.data();
+        c.rows = kSinkRows, c.flags = flags;
+        c.layer_k = s.most.data(), c.layer_min_k = s.least.data();
         c.weights_dtype = s.weights_dtype;
         EXPECT_STATUS(ROUTECAP_OK, routecap_capturer_create(&c, &capturer));
         EXPECT_STATUS(ROUTECAP_OK, routecap_request_open(capturer, nullptr, &request, 1));
@@ -133,6 +135,7 @@ public:
         source.struct_size = sizeof source;
         source.dtype = is_packed ? ROUTECAP_DTYPE_ID16_BF16 : ROUTECAP_DTYPE_I32;
         source.rows = s_.rows;
+        source.k_source = s_.k;
         source.none = fewer() ? Recorded::kNone : 0;
         return source;
     }
@@ -397,8 +400,10 @@ TEST(Weights, are_0_in_columns_without_an_expert) {
     for (int seed = 0; seed < draws(200); seed++) {
         std::mt19937_64 random(1000 + static_cast<uint64_t>(seed));
         Recorded step(random, true);
-        for (uint32_t &least : step.least) least = std::min(least, step.k - 1);
+        for (uint32_t l = 0; l < step.layers; l++)
+            step.least[l] = std::min(step.least[l], step.most[l] - 1);
         const Way way = std::array{one_by_one, together, whole_step, in_sink}[seed % 4];
+        if (way == in_sink) std::fill(step.most.begin(), step.most.end(), step.k);
         SCOPED_TRACE("seed " + std::to_string(seed));
         Device device;
         const Capturing capturer(step, ROUTECAP_CONFIG_LOAD);
