@@ -18,8 +18,12 @@ planted=0 missed=0 sound=' '
 # passes SUITE TARGET TESTS: whether tests of a suite pass; 2 if they cannot be built.
 passes() {
     local folder=$build/$1 options=()
-    [ "$1" != asan-ubsan ] || folder=$build/asan_part options=(-LE '^slow$')  # as that suite has it
-    cmake --build "$folder" -j "$jobs" --target "$2" > "$log" 2>&1 || { cat "$log"; return 2; }
+    case $1 in
+        asan-ubsan) folder=$build/asan_part options=(-LE '^slow$') ;;  # as that suite has it
+        tests) folder=$build/asan_part ;;  # which has the slow ones too, without a sanitizer
+    esac
+    # shellcheck disable=SC2086 # some have two targets
+    cmake --build "$folder" -j "$jobs" --target $2 > "$log" 2>&1 || { cat "$log"; return 2; }
     ctest --test-dir "$folder" -R "$3" "${options[@]}" -j "$jobs" --output-on-failure --no-tests=error > "$log" 2>&1
 }
 # passes_in_python FILE: whether a file of the package's tests passes, with the sources as they are.
@@ -106,9 +110,9 @@ plants asan-ubsan api '^api[.]' "a draft that was accepted and cut in flight cou
     's/if \(position < std::min\(draft\.cut, kPast\)\) progress\.filing_places\(position \+ 1\);//'
 plants asan-ubsan api '^api[.]' "nothing is freed before the steps in flight have landed" src/capture/step_worker.cc \
     's/if \(!ready\) release_early\(entry\);//'
-plants asan-ubsan api '^api[.]' "rows in a page that was taken are charged nothing" src/capture/reader.cc \
+plants tests api '^api[.]Promises' "rows in a page that was taken are charged nothing" src/capture/reader.cc \
     's/if \(take\) request\.own_page = Request::kNone;//'
-plants asan-ubsan api '^api[.]' "rows that a child has are written without a charge" src/capture/requests.cc \
+plants tests api '^api[.]Promises' "rows that a child has are written without a charge" src/capture/requests.cc \
     's/^( *)parent\.share\(rows\);//'
 plants asan-ubsan api '^api[.]' "rows anywhere are charged two pages" src/capture/issue.cc \
     's/(end_page - first_page - has_own), span\.rows/\1, 2/'
@@ -169,7 +173,7 @@ weights "weights are those of who was second" kernels/weights.h \
 weights "a weight that is no number is delivered" kernels/weights.h 's/there \&= !nan\.is_nan\(cell\[c\]\);/;/'
 weights "a cell without ids has weights" kernels/weights.h 's/there = valid \&\& \(there \|\| used == 0\);/there = there || used == 0;/'
 weights "columns without an expert keep their weights" kernels/weights.h 's/if \(!there \|\| c >= used\) /if (!there) /'
-weights "a whole step has the weights of the columns of the layer before" kernels/weights.h \
+plants tsan 'recording fake_cuda' '^cuda[.]recording$' "a whole step has the weights of the columns of the layer before" kernels/weights.h \
     's/const CellRule rule = this->rules\[layer\];/const CellRule rule = this->rules[layer - (layer > 0)];/'
 weights "a column without an expert is an expert in the load" src/load/load_counter.cc \
     's/used = shape_->count\(rows, l\);/used = shape_->of.k[l];/'
@@ -178,7 +182,7 @@ weights_of_rows "weights of bytes are not looked at" src/routing/import.cc \
 weights_of_rows "a weight of bytes may be no number" src/routing/import.cc 's/good \&= !nan\.is_nan\(bits\);/;/'
 weights_of_rows "a cell has the weights of the row that lost" src/rows/merge.cc \
     's/if \(shape\.valid\(to, l\)\) continue;/if (shape.valid(to, l)) { if (shape.weighted(from, l)) std::memcpy(shape.weights(to, l), shape.weights(from, l), shape.weights_cell_bytes()); continue; }/'
-weights_of_rows "a cell comes without its weights" src/base/shape.h 's/if \(!weighted\(from, layer\)\) return;/return;/'
+plants asan-ubsan vectors '^vectors$' "a cell comes without its weights" src/base/shape.h 's/if \(!weighted\(from, layer\)\) return;/return;/'
 weights_of_rows "a wider routing has no weights" src/routing/routing.cc 's/if \(!from_\.weighted\(row, l\)\) continue;/continue;/'
 weights_of_rows "a plan has the weights of the row behind" src/plan/gather_weights.cc 's/piece\.at\(r\) :/piece.at(r + (r + 1 < piece.rows)) :/'
 # The package.
