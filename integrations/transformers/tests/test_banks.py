@@ -251,7 +251,8 @@ def whole(model: Any, capture_of: Any) -> Any:
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("way", [layers_behind_attach, pytest.param(whole, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [layers_behind_attach, whole])
 def test_a_compiled_model_has_the_banks_of_the_eager_one(model: Any, way: Any) -> None:
     kinds = (OF_IMAGES, None, OF_IMAGES.roll(3))
     with Routers(model) as routers, torch.no_grad():

@@ -222,14 +222,8 @@ def layers_behind_attach(model: Any, capture_of: Any) -> Any:
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    "way",
-    [
-        layers_behind_attach,
-        pytest.param(whole, marks=pytest.mark.slow),
-        pytest.param(forward_behind_attach, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [layers_behind_attach, whole, forward_behind_attach])
 def test_a_compiled_model_has_the_visits_of_the_eager_one(model: Any, way: Any) -> None:
     with Runs(model) as runs, torch.no_grad():
         model(input_ids=TOKENS, use_cache=False)
