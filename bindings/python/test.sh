@@ -118,6 +118,7 @@ python=$work/tested/bin/python
 
 if [ $more = 1 ]; then
     typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
+    check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
     check "mypy finds every typo in a setting" "${typos[@]}" \
         "$tools/bin/mypy" --strict --cache-dir "$work/mypy"
     check "pyright finds every typo in a setting" "${typos[@]}" \
@@ -159,7 +160,6 @@ others() {
     check "the wheel runs in an empty environment without compilers" in_empty_environment
     check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
         src/routecap "$root"/integrations/*/src/routecap_* "$root"/tools/src/routecap_*
-    check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$torch_python" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$torch_python" -m pytest -m "not slow" "$root/integrations/vllm/tests"
     tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$torch_python" -m pytest "$root/integrations/sglang/tests"
