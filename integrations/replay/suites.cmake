@@ -1,5 +1,3 @@
 suite(trainers default 36 bash integrations/replay/check.sh)
-suite(replay default 30 bash integrations/replay/examples/gap/check.sh)
 suite(every-trainer full 540 bash integrations/replay/check.sh --full)
-suite(grpo full 120 bash integrations/replay/examples/grpo/check.sh --full)
 suite(whole-ways full 540 bash integrations/replay/tests/whole_ways/check.sh)

@@ -31,7 +31,7 @@ import routecap_transformers
 import torch
 import transformers
 
-sys.path.append(str(Path(__file__).resolve().parents[4] / "tests/model"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/model"))
 from texts import texts
 
 PROMPT_BYTES = (24, 96)  # the shortest and the longest

@@ -1,4 +1,4 @@
-"""examples/gap: the measurement's control and its verdict. A figure that does not hold is named."""
+"""lab/gap: the measurement's control and its verdict. A figure that does not hold is named."""
 
 import json
 import subprocess
@@ -68,7 +68,7 @@ def test_the_larger_model_is_trained_before_it_is_measured(tmp_path):
         " --new-tokens 16".split()
     )
     files = ["--json", str(tmp_path / "result.json"), "--markdown", str(tmp_path / "result.md")]
-    program = Path(__file__).parents[1] / "examples/gap/larger.py"
+    program = Path(__file__).with_name("larger.py")
     run = subprocess.run(
         [sys.executable, program, "--device", "cpu", *sizes, *files], capture_output=True, text=True
     )

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "integrations/replay/examples"))
 import megatron_on_cpu  # before anything imports megatron
 import routecap
 import routecap_replay.megatron

@@ -120,7 +120,7 @@ def by_processes(given: tuple[Any, ...]) -> list[Any]:
 def by_ray(given: tuple[Any, ...]) -> list[Any]:
     import ray
 
-    sys.path.append(str(Path(__file__).resolve().parents[4] / "examples"))
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
     from ray_ranks import local_ray
 
     with local_ray():

@@ -1,4 +1,4 @@
-"""examples/grpo: its checks find what they are there for."""
+"""lab/grpo: its checks find what they are there for."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,1 @@
+suite(replay default 30 bash lab/gap/check.sh)

@@ -1,0 +1,1 @@
+suite(grpo full 120 bash lab/grpo/check.sh --full)
