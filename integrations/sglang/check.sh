@@ -50,8 +50,8 @@ use_release() {
 [ $# -gt 0 ] && versions=("$@") || versions=("${pinned[@]}")
 for version in "${versions[@]}"; do
     use_release "$version"
-    check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" integrations/sglang/tests/real/slots.py "$build/sglang_run" 1 16:retract 64:sync
-    check "SGLang $version, weights by slot, slots.py --weights" timeout 900 "$python" integrations/sglang/tests/real/slots.py --weights "$build/sglang_run" 1 16:retract 64:sync
+    check "SGLang $version, rows by slot, slots.py" timeout 900 "$python" integrations/sglang/tests/real/slots.py --json "$build/sglang/reports/$version.json" "$build/sglang_run" 1 16:retract 64:sync
+    check "SGLang $version, weights by slot, slots.py --weights" timeout 900 "$python" integrations/sglang/tests/real/slots.py --weights --json "$build/sglang/reports/$version-weights.json" "$build/sglang_run" 1 16:retract 64:sync
     check "SGLang $version, conform" timeout 1800 "$python" tools/tests/conform/prove.py --runs 1 --json "$build/conform_reports" sglang_engine capture=routecap
 done
 if [ $# -gt 0 ]; then

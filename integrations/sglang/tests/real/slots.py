@@ -1,7 +1,7 @@
 """Rows of cached prefixes by slot: what routecap gives, against what was computed into the slots of
 SGLang's KV cache that each request has, in random traffic with updates of the weights.
 
-    python3 slots.py [--weights] [--requests N] [--updates N] [--seed N]
+    python3 slots.py [--weights] [--requests N] [--updates N] [--seed N] [--json FILE]
         FOLDER [PAGE[:sync][:retract]]...
 
 Prompts begin alike for random lengths, differ within pages, and are as long as pages. Some requests
@@ -11,12 +11,15 @@ that is a number, a name, or none. An engine has pages of so many tokens; `sync`
 scheduling; `retract`: every third pass retracts requests. With --weights the weight of each expert
 is captured too, and is bit for bit that of the router. Prints a line for each kind of row,
 and PASSED or FAILED: no row is wrong, none is missing, and each version of the weights has a tag of
-its own, which rises.
+its own, which rises. --json: a report of all engines together, for lab/matrix.py.
 """
 
 import argparse
 import asyncio
 import collections
+import itertools
+import json
+import multiprocessing
 import os
 import pickle
 import random
@@ -31,6 +34,7 @@ parser.add_argument("--weights", action="store_true")
 parser.add_argument("--requests", type=int, default=150)
 parser.add_argument("--updates", type=int, default=12)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--json", type=Path)
 options = parser.parse_args()
 
 VOCABULARY = 128
@@ -43,14 +47,45 @@ def main():
     shutil.rmtree(options.folder, ignore_errors=True)
     checkpoints = [model.make(options.folder / name, i) for i, name in enumerate("abc")]
     os.environ["SGLANG_EXTERNAL_MODEL_PACKAGE"] = "routecap_sglang_models"
+    if options.json:
+        options.json.unlink(missing_ok=True)
     engines = [each.split(":") for each in options.engines]
-    passed = [run(checkpoints, i, int(page), kinds) for i, (page, *kinds) in enumerate(engines)]
+    passed, counted = [], collections.Counter()
+    for i, (page, *kinds) in enumerate(engines):
+        right, counts = run(checkpoints, i, int(page), kinds)
+        passed.append(right)
+        counted += counts
+    if options.json:
+        report(passed, counted)
     print("PASSED" if all(passed) else "FAILED")
     return 0 if all(passed) else 1
 
 
+def report(passed, counts):
+    """What lab/matrix.py enters."""
+    import routecap
+    import sglang
+
+    pages = [each.split(":")[0] for each in options.engines]
+    pages = " and ".join(filter(None, [", ".join(pages[:-1]), pages[-1]]))
+    about = [f"SGLang {sglang.__version__}", f"pages of {pages}"]
+    about += ["weights"] * options.weights
+    about += ["random schedules", f"routecap {routecap.__version__}"]
+    missing = sum(many for what, many in counts.items() if "missing" in what or "without" in what)
+    wrong = sum(many for what, many in counts.items() if what.startswith("WRONG")) - missing
+    told = {"engines passed": sum(passed), "failed": len(passed) - sum(passed)}
+    told |= {"rows": counts["rows"], "wrong": wrong, "missing": missing}
+    if options.weights:
+        told["cells with weights"] = counts["cells with weights, right"]
+    multiprocessing.active_children()  # takes the times of those that ended
+    made = {"engine": ", ".join(about), "command": f"check.sh {sglang.__version__}"}
+    made |= {"counts": told, "seconds": round(sum(os.times()[:4]))}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(made))
+
+
 def run(checkpoints, index, page, kinds):
-    """Random traffic in an engine."""
+    """Random traffic in an engine: whether all is right, and counts of rows."""
     seed = options.seed + index
     routings, slots = (options.folder / f"{name}{index}" for name in ("routings", "slots"))
     os.environ["ROUTECAP_TEST_SLOTS"] = str(slots)
@@ -178,7 +213,7 @@ def run(checkpoints, index, page, kinds):
         print(f"          weights {version} have the tags {sorted(of)}")
     known = [of for _, of in sorted(tags.items()) if of]
     rising = all(len(of) == 1 for of in known)
-    rising &= all(max(a) < min(b) for a, b in zip(known, known[1:]))
+    rising &= all(max(a) < min(b) for a, b in itertools.pairwise(known))
     counts["WRONG tags"] = not rising
     wrong = any(count for what, count in counts.items() if what.startswith("WRONG"))
     enough = counts["rows of the cache, right"] > 1000 and counts["rows of older weights"] > 100
@@ -186,7 +221,7 @@ def run(checkpoints, index, page, kinds):
     enough |= not options.updates
     if options.weights:
         enough &= counts["cells with weights, right"] > 10 * counts["weights shifted by one, equal"]
-    return enough and not wrong
+    return enough and not wrong, counts
 
 
 def wait_for(paths):
