@@ -30,21 +30,20 @@ done
 say "setup: compilers and tools"
 need c++=g++ cc=gcc pkg-config=pkg-config python3=python3
 install_nvcc
-# Kernels for every device take a minute and a half of two cores: where there is none, one is enough
-# by default.
+# Kernels for every device take a minute and a half of two cores: where there is none, PTX is enough by
+# default.
 if [ $full = 1 ]; then
     export ROUTECAP_ARCHS_OPTION=-UROUTECAP_CUDA_ARCHS
 elif [ ! -e /dev/nvidiactl ] && ! grep -q ^ROUTECAP_CUDA_ARCHS: build/release/CMakeCache.txt 2> /dev/null; then
-    export ROUTECAP_ARCHS_OPTION=-DROUTECAP_CUDA_ARCHS=90
+    export ROUTECAP_ARCHS_OPTION=-DROUTECAP_CUDA_ARCHS=90-virtual
 fi
 install_library
 export ROUTECAP_INSTALLED=$prefix
 install_fake_driver
 
-# suites OPTION...: two at a time, what compiles on all cores beside what has one thread, waits, or
-# fetches.
+# suites OPTION...: three at a time, for what compiles on all cores, has one thread, waits, or fetches.
 status=0
-suites() { ctest --test-dir build/suites -j 2 --output-on-failure --no-label-summary "$@" || status=1; }
+suites() { ctest --test-dir build/suites -j 3 --output-on-failure --no-label-summary "$@" || status=1; }
 rm -rf "$logs" && mkdir "$logs" && touch "$logs"/{passed,failed}
 trap 'exit 130' INT
 if [ ${#names[@]} != 0 ]; then

@@ -1,1 +1,1 @@
-suite(replay default 30 bash lab/gap/check.sh)
+suite(replay full 90 bash lab/gap/check.sh)
