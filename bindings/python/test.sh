@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the Python package and checks it against an installed library. In the project's root:
 #
-#     bash bindings/python/test.sh PREFIX           the tests, and the types by mypy
-#     bash bindings/python/test.sh --more PREFIX    every way to build a wheel, pyright, the vectors' mutants,
-#                                                   the tests that are marked slow
+#     bash bindings/python/test.sh PREFIX           the tests
+#     bash bindings/python/test.sh --more PREFIX    every way to build a wheel, mypy, pyright, the
+#                                                   vectors' mutants, the tests that are marked slow
 #
 # The wheel that is tested contains the library of PREFIX. What needs CUDA runs on the driver without
 # a device of tests/fault. ROUTECAP_TORCH_PYTHON names a Python with PyTorch, in the place of one made
@@ -29,7 +29,7 @@ need "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Pyt
 metrics=prometheus-client==0.26.0
 extras=(rich==15.0.0 matplotlib==3.11.2 safetensors==0.8.0 "$metrics" fsspec==2026.9.0)
 # By default one environment does; the tools of --more want versions of their own.
-python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 mypy==2.4.1 "${extras[@]}"
+python_environment "$work/tested" numpy==2.4.6 pytest==9.2.0 msgpack==1.2.4 "${extras[@]}"
 checkers=(scikit-build-core==1.1.2 build==1.6.1 swig==4.5.1 cmake==4.4.4 ninja==1.13.2 numpy==2.4.6 pytest==9.2.0 \
     msgpack==1.2.4 auditwheel==6.8.2 abi3audit==0.0.26 mypy==2.4.1 pyright==1.1.414)
 if [ $more = 1 ]; then
@@ -119,6 +119,8 @@ python=$work/tested/bin/python
 if [ $more = 1 ]; then
     typos=(env -C "$package" MYPYPATH="$work/unpacked" python3 tests/type_checkers/check.py)
     check "mypy --strict finds nothing in a user's program" env -C "$package" MYPYPATH="$work/unpacked" "$tools/bin/mypy" --cache-dir "$work/mypy" examples
+    check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
+        src/routecap "$root"/integrations/*/src/routecap_* "$root"/tools/src/routecap_*
     check "mypy finds every typo in a setting" "${typos[@]}" \
         "$tools/bin/mypy" --strict --cache-dir "$work/mypy"
     check "pyright finds every typo in a setting" "${typos[@]}" \
@@ -158,8 +160,6 @@ fi
 # then.
 others() {
     check "the wheel runs in an empty environment without compilers" in_empty_environment
-    check "mypy --strict finds nothing in the packages" env -C "$package" MYPYPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy" \
-        src/routecap "$root"/integrations/*/src/routecap_* "$root"/tools/src/routecap_*
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$torch_python" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$torch_python" -m pytest -m "not slow" "$root/integrations/vllm/tests"
     tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$torch_python" -m pytest "$root/integrations/sglang/tests"

@@ -1,3 +1,2 @@
-suite(trainers default 36 bash integrations/replay/check.sh)
 suite(every-trainer full 540 bash integrations/replay/check.sh --full)
 suite(whole-ways full 540 bash integrations/replay/tests/whole_ways/check.sh)

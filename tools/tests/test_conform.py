@@ -112,6 +112,7 @@ class Rounds(Pretended):
         return ids
 
 
+@pytest.mark.slow
 def test_where_noise_is_as_large_as_a_fault_nothing_is_judged() -> None:
     """Five checks failed of engines that were right: rows 27 to 34 had 53 % of their ids in common,
     85 of 1248 rows were nearer to those of other tokens, 78 % of the ids were the model's."""
@@ -142,6 +143,7 @@ def test_noise_does_not_hide_the_rows_of_another_text(fault: tuple[str, str]) ->
     assert check in failed(judged(Rounds(planted), only=[check], adapter="")), planted
 
 
+@pytest.mark.slow
 def test_noise_does_not_hide_another_model_or_layer() -> None:
     engine = Rounds()
     drafts = judged(Rounds("drafts write layer 0"), beside=engine.engine(), only=["against"])

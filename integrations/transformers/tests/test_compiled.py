@@ -175,6 +175,7 @@ def test_what_cannot_be_captured_is_said_when_it_runs(
 
 
 # Nothing of the module that is attached runs: what torch.compile returned is another one.
+@pytest.mark.slow
 def test_a_model_whose_compiled_form_ran_before_is_reported_when_all_is_taken() -> None:
     model = make("qwen3_moe")
     run = compiled(model)
@@ -185,7 +186,7 @@ def test_a_model_whose_compiled_form_ran_before_is_reported_when_all_is_taken() 
             assert capture.take() == []
 
 
-@pytest.mark.parametrize("ran", [False, True])
+@pytest.mark.parametrize("ran", [False, slow(True)])
 def test_a_model_that_was_compiled_in_place_is_named_when_it_is_attached(ran: bool) -> None:
     model = make("qwen3_moe")
     model.compile(backend="eager")

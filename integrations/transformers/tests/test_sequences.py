@@ -870,7 +870,8 @@ def test_pages_that_requests_of_a_continuous_batch_share(
 # ---- Compilers
 
 
-@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [True, False])
 def test_a_model_that_torch_compiled(model: Any, whole: bool) -> None:
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager", fullgraph=whole)

@@ -1,0 +1,1 @@
+suite(main-job default 18 bash examples/run.sh)
