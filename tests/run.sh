@@ -30,8 +30,8 @@ done
 say "setup: compilers and tools"
 need c++=g++ cc=gcc pkg-config=pkg-config python3=python3
 install_nvcc
-# Kernels for every device take a minute and a half of two cores: where there is none, PTX is enough by
-# default.
+# Kernels for every device take a minute and a half of two cores: where there is none, PTX is enough
+# by default.
 if [ $full = 1 ]; then
     export ROUTECAP_ARCHS_OPTION=-UROUTECAP_CUDA_ARCHS
 elif [ ! -e /dev/nvidiactl ] && ! grep -q ^ROUTECAP_CUDA_ARCHS: build/release/CMakeCache.txt 2> /dev/null; then
@@ -41,7 +41,7 @@ install_library
 export ROUTECAP_INSTALLED=$prefix
 install_fake_driver
 
-# suites OPTION...: three at a time, for what compiles on all cores, has one thread, waits, or fetches.
+# suites OPTION...: three at a time, as some wait or fetch.
 status=0
 suites() { ctest --test-dir build/suites -j 3 --output-on-failure --no-label-summary "$@" || status=1; }
 rm -rf "$logs" && mkdir "$logs" && touch "$logs"/{passed,failed}
