@@ -1,5 +1,5 @@
 """The trainer: ranks of released Megatron-Core, tensor parallel with sequence parallel, the experts
-divided between them. Two run on CPUs; one runs on a GPU too.
+divided between them: on CPUs, or each on a GPU of its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "gap"))
+LAB = Path(__file__).resolve().parents[1]
+sys.path += [str(LAB / "gap"), str(LAB.parent / "integrations/replay/examples")]
 import measure
 import routecap
 import routecap_replay.megatron

@@ -15,8 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-sys.path += [str(EXAMPLES), str(EXAMPLES / "grpo")]
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 import megatron_on_cpu  # before anything imports megatron
 import torch
 from transformers import AutoModelForCausalLM
