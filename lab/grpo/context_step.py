@@ -7,18 +7,13 @@ nothing of the plan. Every token must be routed as the engine routed it.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "integrations/replay/examples"))
-import megatron_on_cpu  # before anything imports megatron
 import routecap
 import routecap_replay.megatron
 import torch
+from megatron_step import join, leave
 from rollouts import Padded, Rollout
-
-RANKS = 2
 
 
 class Routers(torch.nn.Module):
@@ -32,7 +27,7 @@ class Routers(torch.nn.Module):
         from megatron.core.transformer.moe.router import TopKRouter
 
         groups = ProcessGroupCollection.use_mpu_process_groups()
-        self.embeddings = embeddings
+        self.register_buffer("embeddings", embeddings)
         self.routers = torch.nn.ModuleList(
             TopKRouter(config=config, pg_collection=groups) for _ in layers
         )
@@ -53,41 +48,42 @@ def route(
     weights: dict[str, torch.Tensor],
     hf: Any,
     taps: dict[str, Any],
+    ranks: int = 2,
+    device: str = "cpu",
 ) -> tuple[Any, Any]:
     """What one rank's routers chose with the engine's rows replayed: [layers, tokens, experts], and
     of which token: [tokens, (rollout, position)].
     """
-    torch.set_num_threads(1)
-    megatron_on_cpu.start(
-        rank, RANKS, torch.distributed.FileStore(store, RANKS), context_parallel_size=RANKS
-    )
+    join(device, rank, ranks, store, context_parallel_size=ranks)
     from megatron.core.utils import get_batch_on_this_cp_rank
     from qwen3 import config_of
 
     layers = list(taps["layer_map"])
     gates = [weights[f"model.layers.{layer}.mlp.gate.weight"] for layer in layers]
     model = Routers(
-        config_of(hf, context_parallel_size=RANKS),
+        config_of(hf, context_parallel_size=ranks),
         layers,
         weights["model.embed_tokens.weight"],
         gates,
-    )
+    ).to(device)
     replay = routecap_replay.megatron.attach(model)
     plan = routecap.Plan(
         [len(rollout.tokens) for rollout in rollouts], layers=layers, k=taps["k"], experts=max(taps["layer_experts"]), layout="padded_right",
-        sequence_first=True, context="zigzag", context_size=RANKS, context_rank=rank, dtype="uint8", lost="error",
+        sequence_first=True, context="zigzag", context_size=ranks, context_rank=rank, dtype="uint8", lost="error",
     )  # fmt: skip
-    ids = torch.from_numpy(plan.gather([rollout.routing() for rollout in rollouts]).ids)
+    ids = torch.empty(plan.shape, dtype=torch.uint8, device=device)  # [layers, rows, k]
+    plan.gather([rollout.routing() for rollout in rollouts], out=ids)
 
-    width = plan.width * RANKS
+    width = plan.width * ranks
     batch = {
         "tokens": Padded(rollouts, width).tokens,
         "places": torch.cartesian_prod(torch.arange(len(rollouts)), torch.arange(width)),
     }
     batch["places"] = batch["places"].view(len(rollouts), width, 2)
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
     batch = get_batch_on_this_cp_rank(batch, is_hybrid_cp=False)
     tokens, places = (batch[name].transpose(0, 1).flatten(0, 1) for name in ("tokens", "places"))
     with torch.no_grad(), replay(ids, layers=layers):
         chosen = model(tokens)
-    megatron_on_cpu.stop()
-    return chosen.numpy(), places.numpy()
+    leave()
+    return chosen.cpu().numpy(), places.cpu().numpy()

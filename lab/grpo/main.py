@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Rollouts of an engine, and a GRPO-like training step that replays their routing.
 
-    main.py megatron FOLDER [--ray]       # the trainer: two ranks of Megatron-Core, on CPUs
+    main.py megatron FOLDER [--ray]       # the trainer: two ranks of Megatron-Core, each on a GPU if
+                                          # there are two
     main.py megatron [FOLDER] --ranks 1   # one rank of it, on a GPU if there is one
     main.py transformers [FOLDER]         # the trainer: transformers, on a GPU if there is one
 
@@ -58,7 +59,7 @@ def on_megatron(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     weights = {name: weight.clone() for name, weight in same.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
         given = folder, rollouts, weights, engine.config, taps_of(engine)
-        results = by_ray(given) if arguments.ray else by_processes(given)
+        results = by_ray(given) if arguments.ray else by_processes(given, arguments.device)
     otherwise = routed_otherwise(rollouts, [result[2:] for result in results])
     print(
         f"context parallel: {otherwise:,} of"
@@ -110,11 +111,11 @@ def on_one_rank(arguments: argparse.Namespace) -> tuple[list[Rollout], dict[str,
     return rollouts, steps, after
 
 
-def by_processes(given: tuple[Any, ...]) -> list[Any]:
+def by_processes(given: tuple[Any, ...], device: str) -> list[Any]:
     import torch.multiprocessing
 
     with torch.multiprocessing.get_context("spawn").Pool(2) as pool:
-        return pool.starmap(_rank, [(rank, *given) for rank in range(2)], chunksize=1)
+        return pool.starmap(_rank, [(rank, *given, 2, device) for rank in range(2)], chunksize=1)
 
 
 def by_ray(given: tuple[Any, ...]) -> list[Any]:
@@ -158,9 +159,12 @@ def main() -> int:
     parser.add_argument("--group", type=int, default=4, help="answers to each prompt")
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", choices=("cuda", "cpu"))
     arguments = parser.parse_args()
     on_two_ranks = arguments.trainer == "megatron" and arguments.ranks == 2
+    if arguments.device is None:
+        wanted = arguments.ranks if on_two_ranks else 1
+        arguments.device = "cuda" if torch.cuda.device_count() >= wanted else "cpu"
     if on_two_ranks and arguments.folder is None:
         parser.error("two ranks of Megatron-Core need a FOLDER")
     if arguments.ray and not on_two_ranks:
