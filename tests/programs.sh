@@ -77,7 +77,8 @@ decoders_asan() {
         (cd bindings/go && go test -asan -count=1 -timeout 60m -run Wire .)
 }
 # What has most threads in the least time: `delayed` is `threads` and `limits` with random delays, and
-# two tests of `store` are long and have one thread. `every-tsan` has the rest.
+# two tests of `store` are long and have one thread. `every-tsan` has the rest, and the
+# CUDA backend on the driver without a device, which takes a minute to compile for it.
 tsan() {
     configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" --target default_tsan &&
         ROUTECAP_TEST_ONE_OF=4 ctest_in build/tsan -R "$(cat build/tsan/tests/default_tsan.tests)" \

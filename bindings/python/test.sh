@@ -152,6 +152,7 @@ if [ $more = 1 ]; then
     [ -e "$arrow" ] || "$tools/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-compile --target "$arrow" pyarrow==26.0.1 || exit 1
     tests "what takes long of the tools" env PYTHONPATH="$arrow" "$python" -m pytest -m slow tools/tests/test_*.py
     tests "what takes long with torch" env PYTHONPATH="$work/unpacked:$clients" "$torch_python" -m pytest -m slow "$root/integrations/vllm/tests"
+    tests "what takes long of SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$torch_python" -m pytest -m slow "$root/integrations/sglang/tests"
     closing
     exit
 fi
@@ -162,7 +163,7 @@ others() {
     check "the wheel runs in an empty environment without compilers" in_empty_environment
     tests "torch" env PYTHONPATH="$work/unpacked:$writers" "$torch_python" -m pytest "$package/tests/torch_tensors"
     tests "the drop-in module" env PYTHONPATH="$work/unpacked:$clients" "$torch_python" -m pytest -m "not slow" "$root/integrations/vllm/tests"
-    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$torch_python" -m pytest "$root/integrations/sglang/tests"
+    tests "SGLang's adapter" env PYTHONPATH="$work/unpacked:$writers:$clients" "$torch_python" -m pytest -m "not slow" "$root/integrations/sglang/tests"
 }
 counts=$work/others.counts
 rm -f "$counts"

@@ -4,7 +4,8 @@
 #
 #     bash tests/quick_starts/check.sh PREFIX [PAGE]...
 #
-# In the project's root, with the library that is installed under PREFIX. What keeps pace with a
+# In the project's root, with the library that is installed under PREFIX. A page's story, which
+# installs the library and its packages anew, is told if pages are named. What keeps pace with a
 # device runs once more where nothing is filed before somebody waits, as beside a device that is
 # slow, and then without its line that keeps pace: there steps must be lost.
 . dev/setup.sh && . integrations/llama_cpp/setup.sh
@@ -12,6 +13,7 @@ set +e
 
 use_library "${1:?usage: bash tests/quick_starts/check.sh PREFIX [PAGE]...}"
 shift
+stories=$#
 [ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md integrations/*/README.md integrations/*/*/README.md tools/README.md
 need cargo=cargo cc=gcc pkg-config=pkg-config
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
@@ -90,7 +92,7 @@ while read -r name language with; do
     [ "$with" = transformers ] && python=$transformers_python
     case $language in
         sh) check "$name" commands "$source"; continue ;;
-        story) check "$name" told "$source"; continue ;;
+        story) [ "$stories" = 0 ] || check "$name" told "$source"; continue ;;
     esac
     check "$name: builds" compiled "$source" "$language"
     hasty=$programs/hasty/$name

@@ -1,1 +1,1 @@
-suite(soak default 12 ALONE bash tests/soak/check.sh --seconds 5)
+suite(soak full 60 bash tests/soak/check.sh)

@@ -99,6 +99,7 @@ def test_show_says_what_is_there_and_what_is_missing(job: Path, capsys: Capture)
     assert digits == ["".join(str(int(count * 9 / row.max())) for count in row) for row in load]
 
 
+@pytest.mark.slow
 def test_show_says_what_its_digits_are_and_what_it_wrote(
     job: Path, tmp_path: Path, capsys: Capture
 ) -> None:

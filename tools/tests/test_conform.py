@@ -62,7 +62,7 @@ def numbers(report: Report) -> set[str]:
 # ---- What is right
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.02])
 def test_nothing_is_found_in_an_engine_that_is_right(noise: float) -> None:
     engine = Pretended(noise=noise)
     beside = Pretended().engine()
@@ -403,7 +403,7 @@ def test_a_server_in_each_format_of_the_wire(format: str) -> None:
         assert {name for name, result in results(report).items() if result != "passes"} == has_not
 
 
-@pytest.mark.parametrize("sglang", [False, True])
+@pytest.mark.parametrize("sglang", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_servers_of_both_kinds(sglang: bool, tmp_path: Path) -> None:
     right, wrong = Pretended(room=0), Pretended("later", room=0)
     format = "raw.base64" if sglang else "lists"

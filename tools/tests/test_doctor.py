@@ -690,6 +690,7 @@ for given in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_no_memory_is_taken_for_what_a_small_file_claims(tmp_path: Path) -> None:
     """The doctor took 10.5 GB for a file of 4 MB. The system refuses more than half a GiB."""
     bomb = zip_of(tmp_path / "bomb.npz", "a.npy", bytes(1 << 24), times=65)

@@ -74,6 +74,7 @@ WIRE = ["a.npy", "a.npy.b64", "a.b64", "a.routes.json", "a.nrlre1", "a.lists.jso
 KINDS = [*WIRE, "a.npz", "b.routecap", "b.tar", "answer.json"]
 
 
+@pytest.mark.slow
 def test_numbers_that_no_integer_of_c_holds(folder: Path, capsys: Capture) -> None:
     """A first position near 2**63 was a traceback of NumPy."""
     for number in map(str, NUMBERS):
@@ -242,7 +243,7 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("api", ["openai", "sglang"])
+@pytest.mark.parametrize("api", [pytest.param("openai", marks=pytest.mark.slow), "sglang"])
 def test_conform_says_what_a_server_answers_that_is_no_answer(
     api: str, folder: Path, capsys: Capture
 ) -> None:

@@ -253,6 +253,7 @@ def test_every_reason_has_a_colour_of_its_own() -> None:
     assert legend == [reason.name.lower().replace("_", " ") for reason in reasons]
 
 
+@pytest.mark.slow
 def test_the_overview_draws_samples_with_and_without_text_and_holes(
     samples: dict[str, routecap.Sample], tmp_path: Path
 ) -> None:

@@ -928,6 +928,7 @@ def test_a_step_in_which_nothing_happens_costs_the_same_for_any_number_of_reques
     assert counts[0] == counts[1] > 50
 
 
+@pytest.mark.slow
 def test_an_end_costs_the_same_at_any_length(start):
     counts = []
     for n in (5, 600):

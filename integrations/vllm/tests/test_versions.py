@@ -263,6 +263,7 @@ def said_by_a_second_install(tmp_path_factory):
     return {version: (folder / "said").read_text() for version, folder in folders.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [version for version, _ in INSTALLED])
 def test_a_second_install_changes_nothing(said_by_a_second_install, version):
     said = said_by_a_second_install[version]

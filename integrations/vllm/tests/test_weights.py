@@ -422,7 +422,9 @@ def capture(made, rows):
 
 
 @pytest.mark.parametrize("numbers", [_aux_output.Numbers(), None])
-@pytest.mark.parametrize(("seed", "drafts", "ahead"), [(1, 0, 1), (4, 2, 2)])
+@pytest.mark.parametrize(
+    ("seed", "drafts", "ahead"), [pytest.param(1, 0, 1, marks=pytest.mark.slow), (4, 2, 2)]
+)
 def test_each_row_of_a_connector_comes_with_its_weights(options, seed, drafts, ahead, numbers):
     options(weights=True)
     made, seen = connector(numbers=numbers), [0]

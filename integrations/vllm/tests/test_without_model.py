@@ -165,6 +165,7 @@ def test_a_configuration_without_layers_that_route_is_an_error():
         )
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_and_what_does_not_fit_is_missing(caplog):
     module.set_options(Options(budget_bytes=1 << 20))
     try:
