@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The same models and prompts through transformers, llama.cpp (from C and from Rust), Ollama's
-# engine and candle, captured through routecap in each: oracle.py says what is compared. Two models;
+# engine and candle, captured through routecap in each: oracle.py says what is compared. One model;
 # twenty with --full. Built from nothing the engines take five minutes of two cores. usage: check.sh
 # [--full] [--library PREFIX] [--without ENGINE]...   ENGINE: rust, ollama or candle
 cd "$(dirname "$0")/../.." && . dev/setup.sh && . integrations/llama_cpp/setup.sh
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
 
-models=2 installed=() left_out=" "
+models=1 installed=() left_out=" "
 while [ $# -gt 0 ]; do
     case $1 in
         --full) models=20 ;;

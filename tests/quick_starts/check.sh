@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the programs and commands of README.md, docs/ and the guides of integrations/, or of the pages
-# that are named, as they stand.
+# Runs the programs and commands of README.md and docs/, or of the pages that are named, as they
+# stand.
 #
 #     bash tests/quick_starts/check.sh PREFIX [PAGE]...
 #
@@ -14,7 +14,7 @@ set +e
 use_library "${1:?usage: bash tests/quick_starts/check.sh PREFIX [PAGE]...}"
 shift
 stories=$#
-[ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md integrations/*/README.md integrations/*/*/README.md tools/README.md
+[ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md tools/README.md
 need cargo=cargo cc=gcc pkg-config=pkg-config
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
 install_package && install_transformers && install_llama || exit 1

@@ -1,3 +1,5 @@
 suite(quick-starts default 78 bash tests/quick_starts/check.sh build/install)
 suite(first-rows full 60 bash tests/quick_starts/check.sh build/install docs/start.md)
+file(GLOB guides RELATIVE ${root} ${root}/integrations/*/README.md ${root}/integrations/*/*/README.md)
+suite(guides full 60 bash tests/quick_starts/check.sh build/install ${guides})
 suite(contributing full 540 bash tests/quick_starts/check.sh build/install CONTRIBUTING.md)
