@@ -18,11 +18,11 @@ ctest_in() {
 }
 
 # Against the installed library: what is not the same as under a sanitizer, which are its optimised
-# code, its calls in the hot path, and what happens under a lock. `every-test` has all programs, and
-# on a device the random traffic of `Promises`, which is here on the host alone.
+# code and its calls in the hot path. `every-test` has all programs, and on a device the random
+# traffic of `Promises`, which is here on the host alone.
 installed() {
     build_tests default_installed &&
-        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=4 \
+        GTEST_FILTER='-Promises.no_row_that_issue_accepted_*' ROUTECAP_TEST_ONE_OF=8 \
             ctest_in build/tests -R "$(cat build/tests/default_installed.tests)"
 }
 every_test() { build_tests all && ctest_in build/tests; }
@@ -43,7 +43,7 @@ configure_sanitized() {
 asan_checks=address,shift,integer-divide-by-zero,unreachable,vla-bound,return,signed-integer-overflow,bounds,bool,enum,alignment
 asan_checks+=,nonnull-attribute,returns-nonnull-attribute,builtin
 asan() {
-    local -x ROUTECAP_TEST_ONE_OF=4
+    local -x ROUTECAP_TEST_ONE_OF=8
     local program programs name options
     configure_sanitized asan -B build/asan_part -DROUTECAP_SANITIZE=$asan_checks '-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -g1 -DNDEBUG' \
         -DROUTECAP_CUDA=OFF && locked asan cmake --build build/asan_part -j "$jobs" --target routecap &&
@@ -81,7 +81,7 @@ decoders_asan() {
 # CUDA backend on the driver without a device, which takes a minute to compile for it.
 tsan() {
     configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" --target default_tsan &&
-        ROUTECAP_TEST_ONE_OF=4 ctest_in build/tsan -R "$(cat build/tsan/tests/default_tsan.tests)" \
+        ROUTECAP_TEST_ONE_OF=8 ctest_in build/tsan -R "$(cat build/tsan/tests/default_tsan.tests)" \
             -E 'may_be_all_the_memory|65536_keys'
 }
 every_tsan() { configure_sanitized tsan && locked tsan cmake --build build/tsan -j "$jobs" && ctest_in build/tsan; }

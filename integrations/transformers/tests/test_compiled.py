@@ -151,9 +151,9 @@ def decoder_ran_before_attach(model: Any) -> tuple[Capture, Run]:
     [
         slow(whole_compiled_behind_attach, 2, UNFOLLOWED),  # issue() may be called behind the first
         slow(compiled_in_place_behind_attach, 2, UNFOLLOWED),
-        (whole_ran_before_attach, 1, BEFORE),
+        slow(whole_ran_before_attach, 1, BEFORE),
         slow(forward_ran_before_attach, 1, BEFORE),
-        slow(layers_ran_before_attach, 1, NOT_SEEN),
+        (layers_ran_before_attach, 1, NOT_SEEN),
         slow(decoder_ran_before_attach, 1, NOT_SEEN),
     ],
 )
