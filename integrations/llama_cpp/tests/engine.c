@@ -2,13 +2,14 @@
  * llama.cpp among the engines of the oracle: the tap as it is, over the
  * engine's prebuilt libraries.
  *
- * usage: engine LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] PROMPT...
+ * usage: engine LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--hex] [--generate=N] PROMPT...
  *
  * Tokens are bytes. All prompts are prefilled together and then continued together by the likeliest
  * tokens; each request's routing is written in the serialised form, to FOLDER/request-0.routecap
  * and so on. --prune: only a prompt's last token wants logits. --split: a memory for each sequence,
- * for which the engine runs the rows of a batch in another order. Prints a line for each prompt:
- * the tokens that were generated, 8 unless N is given.
+ * for which the engine runs the rows of a batch in another order. --hex: two digits for each token
+ * of a prompt, so that it may be 0. Prints a line for each prompt: the tokens that were generated, 8
+ * unless N is given.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,21 +36,30 @@ static void save(const routecap_routing *routing, const char *folder, int number
     free(bytes.data);
 }
 
+/* Decodes hexadecimal digits in their place. Returns how many bytes they are. */
+static int decode_hex(char *digits) {
+    int length = 0;
+    unsigned value;
+    for (; sscanf(digits + 2 * length, "%2x", &value) == 1; length++) digits[length] = (char)value;
+    return length;
+}
+
 int main(int argc, char **argv) {
-    bool prune = false, split = false;
+    bool prune = false, split = false, hex = false;
     int generate = 8;
     int first = 4;
     for (; first < argc && strncmp(argv[first], "--", 2) == 0; first++) {
         prune |= strcmp(argv[first], "--prune") == 0;
         split |= strcmp(argv[first], "--split") == 0;
+        hex |= strcmp(argv[first], "--hex") == 0;
         if (sscanf(argv[first], "--generate=%d", &generate) == 1 &&
             (generate < 1 || generate > MOST))
             die("--generate=%d: give 1 to %d", generate, MOST);
     }
     const int sequences = argc - first;
     if (sequences < 1 || sequences > MAX_SEQUENCES)
-        die("usage: engine LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--generate=N] "
-            "PROMPT...");
+        die("usage: engine LIBROUTECAP MODEL.gguf FOLDER [--prune] [--split] [--hex] "
+            "[--generate=N] PROMPT...");
     const routecap_api *api = load_routecap(argv[1]);
     struct llama_model *model = load_model(argv[2]);
 
@@ -73,7 +83,7 @@ int main(int argc, char **argv) {
     struct sequence all[MAX_SEQUENCES] = {0};
     for (int s = 0; s < sequences; s++) {
         all[s].prompt = (const unsigned char *)argv[first + s];
-        all[s].length = (int)strlen(argv[first + s]);
+        all[s].length = hex ? decode_hex(argv[first + s]) : (int)strlen(argv[first + s]);
         must(tap_open(&tap, s));
     }
     struct llama_batch batch = llama_batch_init(BATCH, 0, 1);

@@ -29,9 +29,9 @@ def engine(program, library, model, version, split="", trained=""):
         return found
 
     def together(requests, numbers, most, found):
-        command = [program, library, f"{model}/model.gguf", folder, f"--generate={most}"]
+        command = [program, library, f"{model}/model.gguf", folder, f"--generate={most}", "--hex"]
         command += ["--split"] if split else []
-        prompts = [bytes(requests[number].prompt) for number in numbers]
+        prompts = [bytes(requests[number].prompt).hex() for number in numbers]
         done = subprocess.run([*command, *prompts], capture_output=True, check=True)
         lines = done.stdout.decode().splitlines()[-len(numbers) :]
         for place, (number, line) in enumerate(zip(numbers, lines)):
