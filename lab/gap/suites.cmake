@@ -1,1 +1,1 @@
-suite(replay full 90 bash lab/gap/check.sh)
+suite(gap full 90 bash lab/gap/check.sh)
