@@ -110,7 +110,7 @@ plants asan-ubsan api '^api[.]' "a draft that was accepted and cut in flight cou
     's/if \(position < std::min\(draft\.cut, kPast\)\) progress\.filing_places\(position \+ 1\);//'
 plants asan-ubsan api '^api[.]' "nothing is freed before the steps in flight have landed" src/capture/step_worker.cc \
     's/if \(!ready\) release_early\(entry\);//'
-plants tests api '^api[.]Promises' "rows in a page that was taken are charged nothing" src/capture/reader.cc \
+plants asan-ubsan api '^api[.]' "rows in a page that was taken are charged nothing" src/capture/reader.cc \
     's/if \(take\) request\.own_page = Request::kNone;//'
 plants tests api '^api[.]Promises' "rows that a child has are written without a charge" src/capture/requests.cc \
     's/^( *)parent\.share\(rows\);//'

@@ -163,6 +163,18 @@ TEST_F(Budget, take_with_rows_in_flight) {
     EXPECT_EQ(pages(), 0);
 }
 
+// The page went with the routing, which still holds it: a row behind it wants another.
+TEST_F(Budget, a_row_behind_what_was_taken_is_charged_a_page) {
+    const routecap_request r = rig.open(), s = rig.open();
+    EXPECT_EQ(step(r, 1, 0, 10), 1);
+    RoutingPtr taken(rig.extract(r, 0, 10, ROUTECAP_OK, ROUTECAP_EXTRACT_TAKE));
+    EXPECT_EQ(step(s, 1, 0, 3 * kRows), 4);
+    EXPECT_EQ(step(r, 1, 10, 1, ROUTECAP_PARTIAL), 4);
+    EXPECT_EQ(rig.stats().rows_refused, 1u);
+    taken.reset();
+    EXPECT_EQ(step(r, 1, 11, 1), 4);
+}
+
 // Rows stay on both sides of what is taken: they need a page of their own, or nothing is taken.
 TEST_F(Budget, take_from_the_middle_of_a_page) {
     const routecap_request r = rig.open();
