@@ -2,7 +2,7 @@
 # Runs the suites, after setting up what they share, and ends with one line for each and exit status
 # 0 if all passed.
 #
-#     run.sh                  the default: what finds most, in thirteen minutes of two cores, fetching included
+#     run.sh                  the default: what finds most, in twelve minutes of two cores
 #     run.sh --full           every suite
 #     run.sh NAME...          these alone; each sets up what it needs
 #     run.sh --list           their names, and the seconds of each beside another on two cores
