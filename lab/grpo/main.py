@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Rollouts of an engine, and a GRPO-like training step that replays their routing.
 
-    main.py megatron FOLDER [--ray]       # the trainer: two ranks of Megatron-Core, each on a GPU if
+    main.py megatron FOLDER               # the trainer: two ranks of Megatron-Core, each on a GPU if
                                           # there are two
+    main.py megatron FOLDER --ray         # the same on CPUs, as Ray's actors
     main.py megatron [FOLDER] --ranks 1   # one rank of it, on a GPU if there is one
     main.py transformers [FOLDER]         # the trainer: transformers, on a GPU if there is one
 
