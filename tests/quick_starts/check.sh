@@ -17,7 +17,7 @@ stories=$#
 [ $# != 0 ] || set -- README.md docs/*.md docs/guides/*.md tools/README.md
 need cargo=cargo cc=gcc pkg-config=pkg-config
 command -v go > /dev/null || { say "Go 1.24 or newer is needed"; exit 1; }
-install_package && install_transformers && install_llama || exit 1
+install_package && install_transformers || exit 1
 work=$build/quick_starts
 programs=$work/programs
 export ROUTECAP_CHECKED=1 # a slip in the order of calls is an error
@@ -26,6 +26,7 @@ unset CARGO_TARGET_DIR
 rm -rf "$programs" && mkdir -p "$work"
 check "every block of code is marked" \
     python3 tests/quick_starts/snippets.py "$programs" "$@"
+! grep -rq llama.h "$programs" || install_llama || exit 1
 
 # compiled SOURCE LANGUAGE: makes SOURCE.run, a command without arguments.
 compiled() {
