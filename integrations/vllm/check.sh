@@ -49,7 +49,7 @@ judged() {
 }
 check_0.21() {
     every_row 0.21 "" --sync "--preempt --prefix" "--sync --prefix --seed 2" "--drafts --prefix" \
-        "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 7500" \
+        "--lora --prefix" "--weights --preempt --prefix" "--sleep --prefix" "--preempt --prefix --store 13000" \
         "--copies --preempt --prefix" "--copies --drafts --prefix --seed 7" "--router-weights --preempt --prefix"
     blocks 0.21 "--router-weights" "--sync --updates tag --blocks 40 --seed 1" "--block 32 --seed 4" "--block 64 --seed 2"
     judged 0.21 capture=routecap "capture=own cache=" "--runs 2 drafts=1 blocks= cache=" "--runs 2 lora=1" "--runs 2 copies=1"

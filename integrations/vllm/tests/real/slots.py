@@ -183,8 +183,11 @@ def judge(output):
 def judge_rows(output, completion, got, own, lives, prompt):
     tags = reasons = None
     if not releases.AUX_OUTPUT:
-        last = vars(completion).get("_routed_experts") or vars(output)["_prompt_routed_experts"]
-        tags, reasons = last.routing.tags, last.routing.reasons()
+        whole = vars(output).get("_prompt_routed_experts")  # 0.21's; it may be another choice's
+        last = vars(completion).get("_routed_experts") or whole
+        whole = last if whole is None else whole
+        tags = [*whole.routing.tags[:prompt], *last.routing.tags[prompt:]]
+        reasons = [*whole.routing.reasons()[:prompt], *last.routing.reasons()[prompt:]]
     for position, (row, mask) in enumerate(zip(*got, strict=True)):
         counts["rows"] += 1
         truths = releases.truths(position, own, lives, prompt)
