@@ -17,7 +17,7 @@ fi
 install_transformers
 released megatron-core==0.19.2
 rm -rf "$work/environments" && mkdir -p "$work"/{environments,needed}
-"$torch_python" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work/needed" numpy==2.4.6
+"${torch_python%/*}/pip" download --quiet --disable-pip-version-check --no-deps --dest "$work/needed" numpy==2.4.6
 set +e
 
 # What users have already: PyTorch, transformers, a trainer. Nothing of these is installed again.
