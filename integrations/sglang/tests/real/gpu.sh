@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# gpu.sh FOLDER [engines|rows|retract|drafts|host]...: on a GPU machine that has PyTorch
+# gpu.sh FOLDER [engines|rows|retract|drafts|host|ranks]...: on a GPU machine that has PyTorch
 # 2.11 for CUDA 13, transformers and nvcc, and no network. FOLDER has site.tar.xz, which site.sh
 # made, and routecap/, an unpacked wheel that was built with nvcc. engines measures SGLang's own step
-# (9 minutes). The others check every row in CUDA graphs: rows
-# of requests, retract those of retracted ones, drafts those of speculative
-# decoding, host those of KV that comes back from the host. Whichever of these are named run at once
-# on the one GPU, behind the measurement (2 to 4 minutes in all). Without a name it does engines,
-# rows and retract. $OUT/ gets figures, and checks.log the whole output of the checks.
+# (9 minutes). The others check every row in CUDA graphs: rows of requests, retract those of
+# retracted ones, drafts those of speculative decoding, host those of KV that comes back from the
+# host; ranks, on two GPUs, those of tensor parallel, of data-parallel attention, and of that with
+# experts divided. Whichever of these are named run at once, behind the measurement (2 to 4 minutes
+# in all). Without a name it does engines, rows and retract. $OUT/ gets figures, and checks.log the
+# whole output of the checks.
 # Fails if a part does.
 set -uo pipefail
 folder=$(realpath "$1") out=$(realpath "${OUT:-.}") failed=0
@@ -50,6 +51,7 @@ for part; do
         retract) checks+=("--beside --retract --seed 4" "--retract --seed 1") ;;
         drafts) checks+=("--drafts chain --seed 5" "--drafts ngram --seed 6" "--drafts tree --retract --seed 7") ;;
         host) checks+=("--host-cache --seed 8") ;;
+        ranks) checks+=("--ranks tensor --beside --seed 3" "--ranks data --beside --seed 4" "--ranks data --seed 5" "--ranks expert --beside --seed 6" "--ranks expert --seed 7") ;;
         *) echo "gpu.sh: there is no part $part" && failed=1 ;;
     esac
 done
