@@ -696,14 +696,18 @@ def test_under_data_parallel_attention_a_rank_has_its_own_slice(start, ranks, in
     assert (rows_of(engine, request) == right(request)).all()
 
 
-def test_a_prefill_graph_under_data_parallel_attention_has_no_rows(start, ranks):
+def test_a_prefill_graph_under_data_parallel_attention_has_no_rows(start, ranks, caplog):
+    _hooks._say_that_prefills_are_missing.cache_clear()
     ranks.num_dp_ranks, ranks.dp_rank = 2, 1
     engine = start()
-    request = Request(tokens(6))
-    engine.run_rows("prefill", [request], [0], [6], choose(request.tokens), before=4, in_graph=True)
-    request.output_ids.append(4)
-    engine.finish(request)
-    assert request.routed_experts is None
+    for _ in range(2):
+        request = Request(tokens(6))
+        rows = choose(request.tokens)
+        engine.run_rows("prefill", [request], [0], [6], rows, before=4, in_graph=True)
+        request.output_ids.append(4)
+        engine.finish(request)
+        assert request.routed_experts is None
+    assert caplog.text.count("--disable-prefill-cuda-graph") == 1
 
 
 def test_rows_that_an_attention_group_scatters_are_gathered(start, ranks):

@@ -25,6 +25,7 @@ on requests have no rows.
 from __future__ import annotations
 
 import base64
+import functools
 import logging
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -367,8 +368,19 @@ def _first_row(forward_batch: object, in_graph: bool, padded: int | None) -> int
     from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu
 
     if in_graph and padded is None:
+        _say_that_prefills_are_missing()
         return None
     return int(get_dp_local_slice_cpu(forward_batch, in_graph, padded)[0])
+
+
+@functools.cache
+def _say_that_prefills_are_missing() -> None:
+    """Once in a process."""
+    logger.warning(
+        "routed experts: under data-parallel attention the rows of prefills in CUDA graphs are "
+        "missing: give --disable-prefill-cuda-graph, which older releases call "
+        "--disable-piecewise-cuda-graph"
+    )
 
 
 # ---- Requests
