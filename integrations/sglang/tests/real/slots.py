@@ -145,7 +145,9 @@ def run(checkpoints, index, page, kinds):
         parameters = {"temperature": 0.0, "max_new_tokens": most, "ignore_eos": True}
         kind = draw.random()
         if kind < 0.05:
-            asyncio.get_running_loop().call_later(0.1, manager.abort_request, name)
+            parameters["max_new_tokens"] = 100  # it has not ended by then, nor has it yet to begin
+            for seconds in (0.1, 1):
+                asyncio.get_running_loop().call_later(seconds, manager.abort_request, name)
         elif kind < 0.15:  # its choices have names that SGLang gives them
             parameters |= {"temperature": 1.0, "n": 3}
         elif kind < 0.3:
