@@ -88,7 +88,9 @@ phases = {
 }
 print(f"{len(rows)} rows were computed, counted: {phases}")
 prefill = sum(len(each["prompt_token_ids"]) for each in asked)
-assert prefill - len(asked) <= phases["prefill"] <= prefill  # one token alone is decode
+# One token alone is decode. 0.26 may verify drafts in the step of a prompt of one token.
+most = prefill + DRAFTS * 4 * sum(len(each["prompt_token_ids"]) == 1 for each in asked)
+assert prefill - len(asked) <= phases["prefill"] <= most
 if DRAFTS:  # those of a request that has ended before they landed do not count
     assert 0 <= len(rows) - sum(phases.values()) <= 5 * len(asked) and (counts <= expected).all()
 else:
