@@ -9,6 +9,7 @@
                                    count; or what tests said in a release: its engine, command,
                                    counts, as {"passed": 300, "failed": 0}, and seconds
         --device NAME              where they ran; default: the host
+        --tree FOLDER              the checkout that ran them, as it was; default: this one
 
 A run is older than its adapter if the adapter's code is another one than at that run. Code is the
 syntax tree of its Python files without docstrings and imports, or the text of its C files: comments,
@@ -62,12 +63,12 @@ def is_import(node):
     return isinstance(node, (ast.Import, ast.ImportFrom))
 
 
-def digest(run):
-    """Of the adapter that a run is of, as it is now; nothing for an engine's own capture."""
+def digest(run, tree=ROOT):
+    """Of the adapter that a run is of, as it is in a checkout; nothing for an engine's own."""
     if run["capture"] == OWN:
         return ""
     parts = ADAPTERS[run["engine"]].split()
-    files = [file for part in parts for file in sorted(ROOT.glob(part))]
+    files = [file for part in parts for file in sorted(tree.glob(part))]
     whole = "".join(f"{file.name}\0{code(file)}\0" for file in files)
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
@@ -79,22 +80,22 @@ def is_older(run):
 # ---- Entering runs
 
 
-def add(paths, device):
+def add(paths, device, tree):
     runs = json.loads(DATA.read_text()) if DATA.exists() else []
     for path in paths:
-        new = run_of(json.loads(path.read_text()), device)
+        new = run_of(json.loads(path.read_text()), device, tree)
         same = ("engine", "version", "capture", "settings", "device")
         runs = [each for each in runs if any(each[key] != new[key] for key in same)] + [new]
     runs.sort(key=lambda run: [run[key] for key in ("engine", "version", "capture", "settings")])
     DATA.write_text(json.dumps(runs, indent=1) + "\n")
 
 
-def run_of(reports, device):
+def run_of(reports, device, tree):
     """A run, of the reports of several with different prompts: a check fails if it failed in one."""
     reports = reports if isinstance(reports, list) else [reports]
     if "counts" in reports[0]:
         [report] = reports
-        run = entered(report, device)
+        run = entered(report, device, tree)
         return run | {"counts": report["counts"], "seconds": report["seconds"]}
     clean = [each for each in reports if each.get("what", "clean") == "clean"]
     results, said = {}, {}
@@ -106,22 +107,22 @@ def run_of(reports, device):
             results[check] = result
         if result != "passes" and check not in said:
             said[check] = verdict["what"][0]
-    run = entered(clean[0], device) | {"prompts": len(clean)}
+    run = entered(clean[0], device, tree) | {"prompts": len(clean)}
     return run | {"results": results, "said": said}
 
 
-def entered(report, device):
-    """What any report says of its run, and where the tree was."""
+def entered(report, device, tree):
+    """What any report says of its run, and where the checkout was."""
     name, *settings, capture = report["engine"].split(", ")
     engine, version = name.rsplit(" ", 1) if " " in name else (name, "")
     assert engine in ADAPTERS, f"{engine}: say in ADAPTERS where its adapter is"
-    git = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+    git = ["git", "-C", str(tree), "rev-parse", "--short=7", "HEAD"]
     run = {"engine": engine, "version": version.removesuffix("+cpu"), "capture": capture}
     run |= {"settings": ", ".join(settings), "device": device}
     run |= {"command": report.get("command", "routecap conform")}
     run |= {"commit": subprocess.check_output(git, text=True).strip()}
     run |= {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
-    return run | {"adapter": digest(run)}
+    return run | {"adapter": digest(run, tree)}
 
 
 # ---- The page
@@ -208,11 +209,12 @@ def main():
     parser.add_argument("command", nargs="?", choices=["add"])
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--device", default="host")
+    parser.add_argument("--tree", default=ROOT, type=pathlib.Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--current", action="store_true")
     arguments = parser.parse_intermixed_args()
     if arguments.command == "add":
-        add(arguments.files, arguments.device)
+        add(arguments.files, arguments.device, arguments.tree)
     runs = json.loads(DATA.read_text())
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
