@@ -13,6 +13,7 @@ import routecap
 import torch
 from engine import LAYERS, ROUTED, VOCABULARY, K, Request, choose, right
 from routecap_sglang import _hooks
+from routecap_sglang._batch import say_that_prefills_are_missing
 from routecap_sglang._options import Options
 
 draw = np.random.default_rng(5)
@@ -697,7 +698,7 @@ def test_under_data_parallel_attention_a_rank_has_its_own_slice(start, ranks, in
 
 
 def test_a_prefill_graph_under_data_parallel_attention_has_no_rows(start, ranks, caplog):
-    _hooks._say_that_prefills_are_missing.cache_clear()
+    say_that_prefills_are_missing.cache_clear()
     ranks.num_dp_ranks, ranks.dp_rank = 2, 1
     engine = start()
     for _ in range(2):

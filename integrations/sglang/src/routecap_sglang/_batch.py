@@ -1,0 +1,72 @@
+"""Whose the rows of a pass are, as SGLang says it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from ._capturer import NOBODYS, Batch, Place
+
+logger = logging.getLogger(__name__)
+
+
+def batch_of(
+    forward_batch: Any,
+    place: Place,
+    splits: Sequence[str],
+    in_graph: bool,
+    graph_requests: int | None,
+) -> Batch:
+    """What SGLang says of a pass. Looks at nothing on the device.
+
+    splits: fields of a pass that say that its rows are divided over ranks.
+    """
+    mode = forward_batch.forward_mode
+    # Passes that are made to warm up or to capture a graph have no requests.
+    requests = getattr(forward_batch, "routecap", None) or []
+    split = any(getattr(forward_batch, each) is not None for each in splits)
+    if not requests or mode.is_idle() or split or mode.is_dllm_extend():
+        return NOBODYS
+    verify, decode = mode.is_target_verify(), mode.is_decode()
+    each = len(forward_batch.positions) // len(requests) if verify else 1
+    padded = graph_requests * each if graph_requests and (verify or decode) else None
+    sink_row = _first_row(forward_batch, in_graph, padded) if place.sliced else 0
+    if sink_row is None:
+        return NOBODYS
+    if verify or decode and forward_batch.seq_lens_cpu is None:
+        positions = forward_batch.positions
+        if sink_row:
+            import torch
+
+            positions = torch.nn.functional.pad(positions, (sink_row, 0))
+        kind = "verify" if verify else "decode"
+        return Batch(kind, requests, sink_row, None, each, positions)
+    if decode:
+        return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
+    firsts, counts = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
+    return Batch("prefill", requests, sink_row, list(firsts), list(counts))
+
+
+def _first_row(forward_batch: object, in_graph: bool, padded: int | None) -> int | None:
+    """Where a slice begins among the rows that the routers saw; None if that is not known.
+
+    padded: how many rows each rank has in a graph. Nobody says it of a prefill's.
+    """
+    from sglang.srt.layers.dp_attention import get_dp_local_slice_cpu
+
+    if in_graph and padded is None:
+        say_that_prefills_are_missing()
+        return None
+    return int(get_dp_local_slice_cpu(forward_batch, in_graph, padded)[0])
+
+
+@functools.cache
+def say_that_prefills_are_missing() -> None:
+    """Once in a process."""
+    logger.warning(
+        "routed experts: under data-parallel attention the rows of prefills in CUDA graphs are "
+        "missing: give --disable-prefill-cuda-graph, which older releases call "
+        "--disable-piecewise-cuda-graph"
+    )
