@@ -24,7 +24,7 @@ def batch_of(
     splits: fields of a pass that say that its rows are divided over ranks.
     """
     mode = forward_batch.forward_mode
-    # Passes that are made to warm up or to capture a graph have no requests.
+    # By name_requests, a hook of ours. Passes that warm up or capture a graph have no requests.
     requests = getattr(forward_batch, "routecap", None) or []
     split = any(getattr(forward_batch, each) is not None for each in splits)
     if not requests or mode.is_idle() or split or mode.is_dllm_extend():
