@@ -104,6 +104,16 @@ class Mode(Watched):
         return self.name == "dllm"
 
 
+class PaddingMode(Watched):
+    """most: whether each rank's rows are padded to the most that one of them has."""
+
+    def __init__(self, most):
+        self.most = most
+
+    def is_max_len(self):
+        return self.most
+
+
 class TopK(Watched, torch.nn.Module):
     def __init__(self, layer, allowed=True):
         super().__init__()
@@ -268,7 +278,17 @@ class Engine:
         )
 
     def run_rows(
-        self, kind, requests, firsts, counts, rows, before=0, in_graph=False, positions=None
+        self,
+        kind,
+        requests,
+        firsts,
+        counts,
+        rows,
+        before=0,
+        in_graph=False,
+        positions=None,
+        padding_mode=None,
+        decodes=None,
     ):
         padding = self.padding + before
         ids = self.draw.permuted(
@@ -286,11 +306,13 @@ class Engine:
             global_dp_buffer_len=len(ids),
             global_num_tokens_cpu=None,
             attn_cp_metadata=object() if self.divided else None,
+            dp_padding_mode=padding_mode,
         )
         self.face.name_requests(batch, None, ScheduleBatch(reqs=requests))
         batch.global_num_tokens_cpu = self.global_counts(len(rows), before)
         self.model.forward(None, batch.positions, batch)
-        return self.capturer.on_forward_end(batch, in_graph, before or None if in_graph else None)
+        decodes = decodes or before or None if in_graph else None
+        return self.capturer.on_forward_end(batch, in_graph, decodes)
 
     def global_counts(self, own, before):
         return [before, own] if self.ranks.num_dp_ranks == 2 else None

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import routecap
 import torch
-from engine import LAYERS, ROUTED, VOCABULARY, K, Request, choose, right
-from routecap_sglang import _hooks
+from engine import LAYERS, ROUTED, VOCABULARY, K, PaddingMode, Request, choose, right
+from routecap_sglang import _checkpoints, _hooks
 from routecap_sglang._batch import say_that_prefills_are_missing
 from routecap_sglang._options import Options
 
@@ -697,14 +697,38 @@ def test_under_data_parallel_attention_a_rank_has_its_own_slice(start, ranks, in
     assert (rows_of(engine, request) == right(request)).all()
 
 
-def test_a_prefill_graph_under_data_parallel_attention_has_no_rows(start, ranks, caplog):
+def test_a_prefill_graph_under_data_parallel_attention(start, ranks, caplog):
     say_that_prefills_are_missing.cache_clear()
     ranks.num_dp_ranks, ranks.dp_rank = 2, 1
+    engine = start()
+    request = Request(tokens(6))
+    graph = {"before": 8, "in_graph": True, "padding_mode": PaddingMode(most=True), "decodes": 3}
+    engine.run_rows("prefill", [request], [0], [6], choose(request.tokens), **graph)
+    for _ in range(2):  # beside a prefill of the other rank
+        request.output_ids.append(3)
+        row = choose(request.tokens)[-1:]
+        engine.run_rows("decode", [request], [len(request.tokens) - 1], [1], row, **graph)
+    request.output_ids.append(4)
+    engine.finish(request)
+    assert (rows_of(engine, request) == right(request)).all()
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("release, most", (("0.5.23", False), ("0.5.22", True)))
+def test_a_prefill_graph_whose_padding_nobody_says_has_no_rows(
+    start, ranks, caplog, monkeypatch, release, most
+):
+    say_that_prefills_are_missing.cache_clear()
+    ranks.num_dp_ranks, ranks.dp_rank = 2, 1
+    number = tuple(map(int, release.split(".")))
+    buckets = _checkpoints.design(release, number).buckets
+    monkeypatch.setattr(_hooks, "_design", _hooks.design()._replace(buckets=buckets))
     engine = start()
     for _ in range(2):
         request = Request(tokens(6))
         rows = choose(request.tokens)
-        engine.run_rows("prefill", [request], [0], [6], rows, before=4, in_graph=True)
+        graph = {"before": 4, "in_graph": True, "padding_mode": PaddingMode(most)}
+        engine.run_rows("prefill", [request], [0], [6], rows, **graph)
         request.output_ids.append(4)
         engine.finish(request)
         assert request.routed_experts is None

@@ -42,5 +42,6 @@ def design(number: str, release: Release) -> Design:
         starts=False,
         caches=(_hooks.RADIX,),
         splits=("attn_cp_metadata", "nsa_cp_metadata"),
+        buckets=False,
         breaks="",
     )

@@ -84,4 +84,4 @@ def design(number: str, release: Release) -> Design:
         Hook(manager + "_validate_one_request", ("obj",), _hooks.check_request, "before"),
         Hook(manager + "_handle_batch_output", ("recv_obj",), _hooks.encode_in_place, "before"),
     ]
-    return Design(number, release, hooks, FIELDS)
+    return Design(number, release, hooks, FIELDS, buckets=release >= (0, 5, 23))

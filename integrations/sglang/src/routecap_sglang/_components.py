@@ -88,5 +88,6 @@ def design(number: str, release: Release) -> Design:
         tokenizers=False,
         salts=release >= (0, 5, 18),
         caches=(_hooks.RADIX, _hooks.UNIFIED) if release < (0, 5, 20) else (_hooks.UNIFIED,),
+        buckets=False,
     )
     return made if release >= (0, 5, 14) else made._replace(breaks=_mixins.BREAKS)

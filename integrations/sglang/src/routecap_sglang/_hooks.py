@@ -76,6 +76,8 @@ class Design(NamedTuple):
     starts: whether a request may begin behind its first row.
     caches: classes of caches that are followed.
     splits: fields of a pass that say that its rows are divided over ranks.
+    buckets: whether a prefill is padded to the size of its graph before it says how many rows each
+        rank has.
     breaks: a function of SGLang's, behind `sglang.srt.`: whether a graph may end within the pass
         that it captures. "" where none does.
     """
@@ -92,6 +94,7 @@ class Design(NamedTuple):
     starts: bool = True
     caches: tuple[str, ...] = (UNIFIED,)
     splits: tuple[str, ...] = ("attn_cp_metadata",)
+    buckets: bool = True
     breaks: str = f"model_executor.runner_backend_utils.{BREAKABLE}"
 
     def with_weights(self) -> Design:
@@ -325,7 +328,10 @@ class Issued:
 def _issue(
     capturer: SGLangCapturer, forward_batch: object, in_graph: bool, graph_requests: int | None
 ) -> Issued | None:
-    batch = batch_of(forward_batch, capturer.place, design().splits, in_graph, graph_requests)
+    known = design()
+    batch = batch_of(
+        forward_batch, capturer.place, known.splits, known.buckets, in_graph, graph_requests
+    )
     step = capturer.issue(batch)
     if step is None or batch.kind != "verify":
         return None

@@ -24,6 +24,7 @@ FIELDS = {
         "extend_prefix_lens_cpu",
         "extend_seq_lens_cpu",
         "global_dp_buffer_len",
+        "dp_padding_mode",
         "attn_cp_metadata",
     ),
     "sglang.srt.mem_cache.base_prefix_cache.InsertResult": ("prefix_len",),
@@ -133,5 +134,6 @@ def design(number: str, release: Release) -> Design:
         salts=False,
         starts=late,
         caches=(_hooks.RADIX, _hooks.UNIFIED),
+        buckets=False,
         breaks=BREAKS,
     )

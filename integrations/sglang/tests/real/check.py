@@ -105,6 +105,7 @@ def main():
     import sglang
 
     slices = options.ranks in ("data", "expert")
+    own_ends = slices and options.gpu and options.beside  # in graphs of prefills, with a TypeError
     written_again = options.drafts or options.ranks  # in sgl_kernel.drafts
     attention = "triton" if options.gpu else "intel_amx" if written_again else "torch_native"
     engine = sglang.Engine(
@@ -125,7 +126,7 @@ def main():
         disable_overlap_schedule=options.sync,
         log_level="warning",
         **RANKS[options.ranks],
-        **({"disable_prefill_cuda_graph": True} if slices and options.gpu else {}),
+        **({"disable_prefill_cuda_graph": True} if own_ends else {}),
         **(HOST_CACHE if options.host_cache else {}),
         **speculative(model),
     )
