@@ -2,7 +2,7 @@
 0.21, and from 0.31 on, where vLLM refuses pipelines and --prefix is needed.
 
     python3 parallel.py tensor|expert|pipeline|data [--ranks N] [--requests N] [--eager] [--sync]
-                        [--prefix] [--balance] [--router-weights]
+                        [--prefix] [--experts] [--balance] [--router-weights]
 
     tensor    tensor parallel: workers in processes of their own, which all route the same tokens.
               From 0.31 on also without a GPU
@@ -11,8 +11,9 @@
     data      data parallel: an engine for each rank, with requests of its own. Also without a GPU
 
 With --prefix every other prompt begins as another one did, whose rows come out of the workers'
-stores. With --balance vLLM's balancer puts replicas of experts on ranks, and moves them (expert).
-With --router-weights the weights of the experts are compared too, bit for bit.
+stores. With --experts ranks of data parallelism have their own experts. With --balance vLLM's
+balancer puts replicas of experts on ranks, and moves them (expert). With --router-weights the
+weights of the experts are compared too, bit for bit.
 
 Prints a line for each kind of row, and PASSED or FAILED. Of each request without its rows it says
 what is known. One rank shows the program itself.
@@ -35,6 +36,7 @@ parser.add_argument("kind", choices=("tensor", "expert", "pipeline", "data"))
 parser.add_argument("--ranks", type=int, default=2)
 parser.add_argument("--eager", action="store_true")
 parser.add_argument("--sync", action="store_true", help="no async scheduling")
+parser.add_argument("--experts", action="store_true", help="divided over the ranks of data")
 parser.add_argument("--balance", action="store_true", help="experts, by vLLM's balancer")
 parser.add_argument("--prefix", action="store_true", help="with the prefix cache")
 parser.add_argument("--router-weights", action="store_true", help="compare these too")
@@ -127,6 +129,8 @@ def one_engine(rank):
         more["distributed_executor_backend"] = "mp"
         more["enable_expert_parallel"] = options.kind == "expert"
         more["async_scheduling"] = not options.sync
+    if options.experts:
+        more["enable_expert_parallel"] = True
     if options.balance:
         more["enable_eplb"] = True
         more["eplb_config"] = {"window_size": 20, "step_interval": 20, "num_redundant_experts": 4}
