@@ -229,11 +229,11 @@ def _in_several(run: Run) -> Iterator[Found]:
     whole = Tally()
     for tally in run.passed.values():
         whole.add(tally)
-    if whole.rows_other > whole.most_other:
+    if whole.more_than_noise:
         names = ", ".join(name for name, tally in run.passed.items() if tally.rows_other)
         yield Found(
-            f"{whole.rows_other} rows are other ones, in {names}, and {whole.rows_in_part} differ "
-            "in part",
+            f"{whole.rows_other} rows are other ones, in {names}, {whole.rows_far} of them as far "
+            f"off as any two, and {whole.rows_in_part} differ in part",
             "Noise makes a row another one only where it changes many in part.",
             "F04",
         )

@@ -21,6 +21,8 @@ from ._engines import Answer, CannotError
 IN_PART = 1 / 8
 """Other rows for each row that differs in part, of which noise has fewer: it changes few ids of
 many rows, and many of few. What is wrong with an engine changes whole rows."""
+FAR = 1 / 32
+"""Of these, how many may have no more in common than any two rows."""
 IN_A_ROW = 3
 """Other rows one behind the other in one answer, of which noise has fewer."""
 _QUIET = 1 / 20
@@ -96,8 +98,10 @@ class Tally:
     rows_in_part: int = 0
     """Differ and are no other ones."""
     rows_other: int = 0
+    rows_far: int = 0
+    """Of these: have no more in common than any two rows."""
     ends_other: int = 0
-    """Of these: the last row of an answer, where hardly a row differs in part."""
+    """Of the other ones: the last row of an answer, where hardly a row differs in part."""
 
     @property
     def noisy(self) -> bool:
@@ -105,9 +109,10 @@ class Tally:
         return self.rows_in_part + self.rows_hidden > self.rows / 2
 
     @property
-    def most_other(self) -> float:
-        """How many other rows may be noise."""
-        return max(IN_PART * self.rows_in_part, 1)
+    def more_than_noise(self) -> bool:
+        """More rows are other ones than noise makes, or further off."""
+        other, far = (max(share * self.rows_in_part, 1) for share in (IN_PART, FAR))
+        return self.rows_other > other or self.rows_far > far
 
     def add(self, more: Tally) -> None:
         for name, value in vars(more).items():
@@ -270,12 +275,13 @@ def compare(
         cells_missing=int((~there).sum()),
         rows_in_part=int((by_row[~others] < 1).sum()),
         rows_other=int(others.sum()),
+        rows_far=int((by_row < chance_of(limit)).sum()),
     )
     quiet = own.rows_in_part <= own.rows * _QUIET
     to_end = others.any() and not (by_row[others.argmax() :] == 1).any()  # as noise, once it began
     hidden = not equal and bool(to_end or not quiet) and noise().hides
     if hidden:
-        own.rows_hidden, own.rows_in_part, own.rows_other = own.rows, 0, 0
+        own.rows_hidden, own.rows_in_part, own.rows_other, own.rows_far = own.rows, 0, 0, 0
     if quiet:
         ends = {each.first + len(each.ids) - 1 for each in (ours, theirs)}
         own.ends_other = sum(bool(others[row]) for row in ends if row < len(others))
@@ -305,7 +311,7 @@ def compare(
         )
     if equal:
         yield from layers.alone()
-    if equal and own.rows_other > own.most_other:
+    if equal and own.more_than_noise:
         yield many(own, like)
     if equal and own.cells_different > _RANDOM * own.cells:
         yield Found(
@@ -327,7 +333,7 @@ def _farthest(by_row: NDArray[np.float64], limit: float) -> tuple[int, int]:
 def many(tally: Tally, like: str) -> Found:
     return Found(
         f"{tally.rows_other} of {tally.rows} rows are nearer to those of other tokens than to the "
-        "ones that they are compared with",
+        f"ones that they are compared with, and {tally.rows_far} are as far off as any two",
         "So many are no noise.",
         like,
     )

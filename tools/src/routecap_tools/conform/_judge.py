@@ -161,7 +161,7 @@ def _verdict(run: Run, name: str) -> Verdict:
             found.append(each)  # which stays, if the check cannot go on
         tally = run.tally
         found += run.layers.alone()
-        if not found and tally.rows_other > tally.most_other:
+        if not found and tally.more_than_noise:
             found.append(many(tally, "F04"))
         if not found and tally.ends_other > 1:
             found.append(
