@@ -59,6 +59,7 @@ class Ranks(Watched):
         self.weight_version = "default"
         self.disaggregation = "null"
         self.tokenizer_worker_num = 1
+        self.enable_two_batch_overlap, self.attn_cp_size, self.backend = False, 1, "none"
 
     def slice_of(self, forward_batch, in_graph, graph_rows):
         counts = forward_batch.global_num_tokens_cpu
@@ -142,6 +143,13 @@ def ranks(monkeypatch):
         get_dp_local_slice_cpu=known.slice_of,
         is_dp_attention_enabled=lambda: known.num_dp_ranks > 1,
         attn_tp_all_gather_into_tensor=known.gather,
+    )
+    _module(
+        monkeypatch,
+        "sglang.srt.layers.moe",
+        get_moe_a2a_backend=lambda: of("Backend")(
+            is_none=lambda: known.backend == "none", value=known.backend
+        ),
     )
     _module(
         monkeypatch,

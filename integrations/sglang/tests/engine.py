@@ -165,7 +165,7 @@ class Request(Watched):
         self.retraction_count = 0
         self.return_routed_experts, self.routed_experts_start_len = asked, start
         self.routed_experts = None
-        self.sampling_params = types.SimpleNamespace(custom_params=parameters)
+        self.sampling_params = types.SimpleNamespace(custom_params=parameters, beam_width=None)
         self.extra_key = self.cache_salt = None
         self.session = session
         self.most, self.computed = most, 0
@@ -300,13 +300,15 @@ class Engine:
             forward_mode=Mode(kind),
             ids=np.ascontiguousarray(ids),
             positions=torch.zeros(len(rows), dtype=torch.int64) if positions is None else positions,
-            seq_lens_cpu=None if None in firsts else torch.tensor([f + 1 for f in firsts]),
+            # Behind those of the requests is what the pass is padded with.
+            seq_lens_cpu=None if None in firsts else torch.tensor([f + 1 for f in firsts] + [1, 1]),
             extend_prefix_lens_cpu=list(firsts),
             extend_seq_lens_cpu=list(counts),
             global_dp_buffer_len=len(ids),
             global_num_tokens_cpu=None,
             attn_cp_metadata=object() if self.divided else None,
             dp_padding_mode=padding_mode,
+            spec_info=types.SimpleNamespace(draft_token_num=counts[0]),
         )
         self.face.name_requests(batch, None, ScheduleBatch(reqs=requests))
         batch.global_num_tokens_cpu = self.global_counts(len(rows), before)

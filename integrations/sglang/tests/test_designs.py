@@ -23,6 +23,7 @@ PLAIN = Settings(
     drafts=1,
     branches=1,
     ranks=1,
+    divides="",
     group=(0, 1),
     sliced=False,
     scattered=False,
@@ -61,6 +62,24 @@ def test_a_server_with_what_a_release_does_not_have_keeps_sglangs_own(start, ran
     _hooks._design = _hooks.design()._replace(tokenizers=False)
     own = _hooks.create(lambda **kwargs: "own", model=engine.model)
     assert own == "own" and "several tokenizer workers" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"enable_two_batch_overlap": True}, "two-batch overlap divides a pass"),
+        ({"attn_cp_size": 2}, "context parallelism divides a pass"),
+        ({"num_dp_ranks": 2, "backend": "mooncake"}, "over the backend mooncake divides a pass"),
+    ],
+)
+def test_where_a_pass_is_divided_sglangs_own_stays(start, ranks, caplog, changed, said):
+    engine = start()
+    vars(ranks).update(changed)
+    assert _hooks.create(lambda **kwargs: "own", model=engine.model) == "own"
+    assert said in caplog.text
+    ranks.scattered = "backend" in changed  # DeepEP's rows are gathered
+    vars(ranks).update(enable_two_batch_overlap=False, attn_cp_size=1)
+    assert _hooks.settings_of((0, 5, 23)).divides == ""
 
 
 class Scheduler:

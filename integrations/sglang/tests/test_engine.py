@@ -737,7 +737,7 @@ def test_a_prefill_graph_whose_padding_nobody_says_has_no_rows(
 
 def test_rows_that_an_attention_group_scatters_are_gathered(start, ranks):
     ranks.scattered, ranks.attn_tp_size = True, 2
-    engine = start()
+    engine = start(padding=0)
     request = Request(tokens(8))
     rows = choose(request.tokens)
 
@@ -772,6 +772,38 @@ def test_on_another_host_rows_travel_in_the_message(start, ranks):
     assert (rows_of(engine, request) == right(request)).all()
 
 
+def test_a_verification_that_is_padded_has_the_rows_of_its_drafts(start, ranks):
+    ranks.drafts = 4
+    engine = start(padding=4)
+    requests = [Request(tokens(6)), Request(tokens(9))]
+    for each in requests:
+        engine.run_rows("prefill", [each], [0], [len(each.tokens)], choose(each.tokens))
+        each.output_ids.append(3)
+    accepted = [tokens(2), tokens(3)]
+    firsts = [6, 9]
+    rows = [
+        choose(each.tokens.tolist() + [*some, 5, 6][:3])[first:]
+        for each, some, first in zip(requests, accepted, firsts)
+    ]
+    positions = [first + torch.arange(4) for first in firsts]
+    issued = engine.run_rows(
+        "verify",
+        requests,
+        [0, 0],
+        [4, 4],
+        np.concatenate(rows),
+        positions=torch.cat([*positions, torch.zeros(4, dtype=torch.int64)]),
+    )
+    issued.finalize()
+    _hooks.accept(
+        [[*each, 9] for each in accepted], None, None, types.SimpleNamespace(reqs=requests)
+    )
+    for each, some in zip(requests, accepted):
+        each.output_ids.extend([*some, 9])
+        engine.finish(each)
+        assert (rows_of(engine, each) == right(each)).all()
+
+
 def test_drafts_under_data_parallel_attention(start, ranks):
     ranks.num_dp_ranks, ranks.dp_rank = 2, 1
     engine = start()
@@ -804,6 +836,47 @@ def test_a_forward_that_context_parallelism_divides_has_no_rows(start):
     engine.divided = True
     engine.run("prefill", [request], [0], [6])
     assert getattr(request, "routecap", None) is None
+
+
+def test_a_router_that_sees_a_part_of_a_pass_has_no_rows_in_it(start, caplog):
+    engine = start(padding=0)
+    request, other = Request(tokens(6)), Request(tokens(6))
+    route = engine.capturer.route
+
+    def cut(layer, ids, weights=None):
+        route(layer, ids[2:] if layer == ROUTED[1] else ids, weights)
+
+    engine.capturer.route = cut
+    engine.run_rows("prefill", [request], [0], [6], choose(request.tokens))
+    del engine.capturer.route
+    engine.run_rows("prefill", [other], [0], [6], choose(other.tokens))
+    for each in (request, other):
+        each.output_ids.append(4)
+        engine.finish(each)
+    found = rows_of(engine, request)
+    assert (found[:, 1] == -1).all()
+    found[:, 1] = right(request)[:, 1]
+    assert (found == right(request)).all() and (rows_of(engine, other) == right(other)).all()
+    assert "saw 4 of a pass's 6 rows" in caplog.text
+
+
+def test_a_beam_search_has_no_rows_and_others_beside_it_have_theirs(start):
+    engine = start()
+    search, request = Request(tokens(6)), Request(tokens(9))
+    search.sampling_params.beam_width = 2
+    firsts, counts = [0, 0], [6, 9]
+    rows = [choose(each.tokens) for each in (search, request)]
+    engine.run_rows("prefill", [search, request], firsts, counts, np.concatenate(rows))
+    for _ in range(3):
+        for each in (search, request):
+            each.output_ids.append(3)
+        firsts = [len(each.tokens) - 1 for each in (search, request)]
+        rows = [choose(each.tokens)[-1:] for each in (search, request)]
+        engine.run_rows("decode", [search, request], firsts, [1, 1], np.concatenate(rows))
+    for each in (search, request):
+        engine.finish(each)
+    assert search.routed_experts is None
+    assert (rows_of(engine, request) == right(request)).all()
 
 
 def test_what_the_model_routes_counts_where_the_configuration_denies_it(ranks, caplog):

@@ -130,7 +130,7 @@ def test_under_data_parallel_attention_a_rank_has_the_weights_of_its_own_slice(
 
 def test_weights_that_an_attention_group_scatters_are_gathered(start, ranks, monkeypatch):
     ranks.scattered, ranks.attn_tp_size = True, 2
-    engine = start(Options(**WITH))
+    engine = start(Options(**WITH), padding=0)
     asked = request(8)
     rows, parts = choose(asked.tokens), {}
 
@@ -157,7 +157,7 @@ def test_weights_that_an_attention_group_scatters_are_gathered(start, ranks, mon
 
 def given(start, change, fused=0):
     """A request of 6 tokens, of which each router gives what `change` makes of ids and weights."""
-    engine = start(Options(**WITH))
+    engine = start(Options(**WITH), padding=0)
     engine.capturer._forward._widths = [(K, K + fused)] * len(ROUTED)
     asked = request(6)
     rows = choose(asked.tokens)
@@ -299,7 +299,7 @@ def test_a_variable_of_the_environment_asks_for_them():
 
 
 def test_a_compiled_model_gives_them_to_the_op(start):
-    engine = start(Options(**WITH))
+    engine = start(Options(**WITH), padding=0)
     asked, rows = request(4), choose([1, 2, 3, 4])
     chosen = [torch.from_numpy(rows[:, i].copy()) for i in range(len(ROUTED))]
 

@@ -33,7 +33,7 @@ def batch_of(
     if not requests or mode.is_idle() or split or mode.is_dllm_extend():
         return NOBODYS
     verify, decode = mode.is_target_verify(), mode.is_decode()
-    each = len(forward_batch.positions) // len(requests) if verify else 1
+    each = int(forward_batch.spec_info.draft_token_num) if verify else 1
     padded = graph_requests * each if graph_requests and (verify or decode) else None
     sink_row = _first_row(forward_batch, buckets, in_graph, padded) if place.sliced else 0
     if sink_row is None:
@@ -47,7 +47,8 @@ def batch_of(
         kind = "verify" if verify else "decode"
         return Batch(kind, requests, sink_row, None, each, positions)
     if decode:
-        return Batch("decode", requests, sink_row, forward_batch.seq_lens_cpu.numpy() - 1)
+        lengths = forward_batch.seq_lens_cpu[: len(requests)]  # behind them is padding
+        return Batch("decode", requests, sink_row, lengths.numpy() - 1)
     firsts, counts = forward_batch.extend_prefix_lens_cpu, forward_batch.extend_seq_lens_cpu
     return Batch("prefill", requests, sink_row, list(firsts), list(counts))
 

@@ -40,6 +40,7 @@ def design(number: str, release: Release) -> Design:
         tokenizers=False,
         salts=False,
         starts=False,
+        beams=False,
         caches=(_hooks.RADIX,),
         splits=("attn_cp_metadata", "nsa_cp_metadata"),
         buckets=False,

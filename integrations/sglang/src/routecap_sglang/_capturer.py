@@ -127,7 +127,8 @@ class Capturer:
 
     own: SGLang's own, which stays; or None.
     fused: shared experts that may stand behind the k chosen ones. salts: whether the cache tells
-        them from adapters. starts: whether a request may ask for rows from a later one on.
+        them from adapters. starts: whether a request may ask for rows from a later one on. beams:
+        whether it may be a beam search, which is not captured.
     tag: kept with every row from now on: a number for the weights, the version's if it has one. It
         rises, and no two weights have the same.
     failed: something did, and nothing is captured any more.
@@ -150,6 +151,7 @@ class Capturer:
         fused: int = 0,
         salts: bool = True,
         starts: bool = True,
+        beams: bool = True,
         breaks: Callable[[], bool | None] = lambda: False,
         weight_version: str = "",
     ) -> None:
@@ -198,7 +200,7 @@ class Capturer:
         self._computed = False  # anything since the last flush
         self.tree_of = tree_of if salts else tree_without_salts
         self._starts = starts
-        self._lives = Lives(self.capturer, self.prefixes, self.tree_of)
+        self._lives = Lives(self.capturer, self.prefixes, self.tree_of, beams)
 
     def close(self) -> None:
         if self._metrics is not None:

@@ -17,7 +17,7 @@ FIELDS = {
     **_components.DECLINED,
     "sglang.srt.managers.utils.GenerationBatchResult": ("routed_experts_output", "accept_index"),
     "sglang.srt.layers.moe.topk.TopKConfig": ("allow_routed_experts_capture",),
-    "sglang.srt.sampling.sampling_params.SamplingParams": ("custom_params",),
+    "sglang.srt.sampling.sampling_params.SamplingParams": ("custom_params", "beam_width"),
 }
 
 

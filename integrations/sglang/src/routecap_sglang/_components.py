@@ -87,6 +87,7 @@ def design(number: str, release: Release) -> Design:
         drafts=False,
         tokenizers=False,
         salts=release >= (0, 5, 18),
+        beams=release >= (0, 5, 19),
         caches=(_hooks.RADIX, _hooks.UNIFIED) if release < (0, 5, 20) else (_hooks.UNIFIED,),
         buckets=False,
     )

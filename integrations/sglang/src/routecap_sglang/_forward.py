@@ -48,7 +48,7 @@ class Forward:
         self._capturing: bool | None = None  # a graph, when this pass began; None outside of one
         self._rows = 0  # of this pass, padding included
         self._begun = False  # its step
-        self._told = False
+        self._told = self._told_of_part = False
         self.held = HeldIds(capturer)
 
     def around(self, forward: Callable[..., Any], softly: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +93,8 @@ class Forward:
             self._capturer.begin(self._rows)
 
     def route(self, layer: int, ids: torch.Tensor, weights: torch.Tensor | None = None) -> None:
-        """A router chose these, [rows, k or more], of rows from the first on.
+        """A router chose these, [rows, k or more], of rows from the first on. Of a router that sees
+        fewer than the pass has nobody knows which: they are left out.
 
         Raises:
             ValueError: They have another width than the model says, or weights not of them.
@@ -104,6 +105,9 @@ class Forward:
                 f"the router of layer {layer} gave ids of shape {tuple(ids.shape)}, and the model's"
                 f" configuration says {self._widths[layer][0]} experts a token: report the model"
             )
+        if len(ids) < self._rows:
+            self._tell_part(layer, len(ids))
+            return
         weights = kept(layer, ids, weights) if self._weights else None
         if len(ids) > self._capturer.rows:
             ids = ids[: self._capturer.rows]
@@ -126,6 +130,17 @@ class Forward:
             if error.status is not routecap.Status.ERR_CONFLICT:
                 raise
             self._tell_conflict(layer)
+
+    def _tell_part(self, layer: int, rows: int) -> None:
+        if not self._told_of_part:
+            self._told_of_part = True
+            logger.error(
+                "routed experts: the router of a layer (%d) saw %d of a pass's %d rows, and nothing"
+                " says which: they are missing. Report the model and the server's arguments",
+                layer,
+                rows,
+                self._rows,
+            )
 
     def _tell_conflict(self, layer: int) -> None:
         if not self._told:

@@ -74,6 +74,7 @@ class Design(NamedTuple):
     tokenizers: whether rows are encoded elsewhere than in the process that took the request.
     salts: whether the cache tells a salt from an adapter.
     starts: whether a request may begin behind its first row.
+    beams: whether a request may be a beam search.
     caches: classes of caches that are followed.
     splits: fields of a pass that say that its rows are divided over ranks.
     buckets: whether a prefill is padded to the size of its graph before it says how many rows each
@@ -92,6 +93,7 @@ class Design(NamedTuple):
     tokenizers: bool = True
     salts: bool = True
     starts: bool = True
+    beams: bool = True
     caches: tuple[str, ...] = (UNIFIED,)
     splits: tuple[str, ...] = ("attn_cp_metadata",)
     buckets: bool = True
@@ -113,6 +115,8 @@ class Design(NamedTuple):
             return "speculative decoding is captured from SGLang 0.5.22 on"
         if settings.sliced and not self.slices:
             return "data-parallel attention is captured from SGLang 0.5.12 on"
+        if settings.divides:
+            return f"{settings.divides} divides a pass, and nothing says which rows a router sees"
         if settings.tokenizers > 1 and not self.tokenizers:
             return "several tokenizer workers are served from SGLang 0.5.22 on"
         if settings.replica is None and options.metrics_port:
@@ -186,6 +190,7 @@ def _make(own: Any, settings: Settings, model: object, given: Mapping[str, Any])
         own=own,
         salts=design().salts,
         starts=design().starts,
+        beams=design().beams,
         breaks=_breaks(),
         weight_version=settings.weight_version,
     )

@@ -87,10 +87,12 @@ class Lives:
         capturer: routecap.Capturer,
         prefixes: Prefixes,
         tree_of: Callable[[Any], tuple[Any, ...]],
+        beams: bool = True,
     ) -> None:
         self._capturer = capturer
         self._prefixes = prefixes
         self._tree_of = tree_of
+        self._beams = beams
         self._batch: list[Any] = []
         self._spans = routecap.spans(1)
 
@@ -120,11 +122,14 @@ class Lives:
 
     def _handles(self, requests: list[Any]) -> NDArray[np.uint64]:
         new = [request for request in requests if life_of(request) is None]
+        if self._beams:  # of a beam search KV goes from beam to beam
+            new = [request for request in new if not is_beam_search(request)]
         if new:
             opened = self._capturer.open_batch(len(new)).tolist()
             for request, handle in zip(new, opened, strict=True):
                 request.routecap = Life(Rows(self._capturer, handle), request.retraction_count)
-        return np.array([request.routecap.rows.handle for request in requests], np.uint64)
+        lives = map(life_of, requests)
+        return np.array([0 if life is None else life.rows.handle for life in lives], np.uint64)
 
     def prefilling(
         self, requests: list[Any], firsts: list[int], counts: list[int], sink_row: int
@@ -149,8 +154,8 @@ class Lives:
         )
 
     def _begin(self, request: Any, first: int, count: int) -> None:
-        life: Life = request.routecap
-        if not life.rows.handle:
+        life = life_of(request)
+        if life is None or not life.rows.handle:
             return
         if life.end == 0:
             life.prompt = len(request.origin_input_ids) + len(request.output_ids)
@@ -188,6 +193,10 @@ def tree_of(key: Any) -> tuple[Any, ...]:
 def tree_without_salts(key: Any) -> tuple[Any, ...]:
     """The same until 0.5.17: a salt is a part of the other."""
     return (key.extra_key, None)
+
+
+def is_beam_search(request: Any) -> bool:
+    return (request.sampling_params.beam_width or 1) > 1
 
 
 def session_of(request: Any) -> tuple[Any, ...] | None:

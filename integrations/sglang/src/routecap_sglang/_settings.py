@@ -14,6 +14,8 @@ class Settings(NamedTuple):
         of a pass.
     drafts: tokens that a verification computes for a request, or 1. branches: for a position.
     ranks: that share a pass; of each attention group the rows are `sliced`, or `scattered` over it.
+    divides: what divides a pass, so that a router sees a part of its rows that nobody names; "" if
+        nothing does.
     group: rank and size of the attention group.
     apart: the detokenizer runs on another host.
     replica: of the whole engine, which one this is; None if SGLang does not say it.
@@ -28,6 +30,7 @@ class Settings(NamedTuple):
     drafts: int
     branches: int
     ranks: int
+    divides: str
     group: tuple[int, int]
     sliced: bool
     scattered: bool
@@ -69,6 +72,7 @@ def settings_of(release: Release) -> Settings:
         drafts=spec.speculative_num_draft_tokens or 1,
         branches=spec.speculative_eagle_topk or 1,
         ranks=ranks,
+        divides=_what_divides(release, serving, attention and not scattered),
         group=group,
         sliced=attention and not scattered,
         scattered=scattered,
@@ -78,6 +82,21 @@ def settings_of(release: Release) -> Settings:
         host_tokens=host,
         weight_version=version if version and version.isdecimal() else "",
     )
+
+
+def _what_divides(release: Release, serving: Any, sliced: bool) -> str:
+    from sglang.srt.layers.moe import get_moe_a2a_backend
+
+    if serving.enable_two_batch_overlap:
+        return "two-batch overlap"
+    if release >= (0, 5, 19):  # before, a pass says it
+        from sglang.srt.runtime_context import get_parallel
+
+        if get_parallel().attn_cp_size > 1:
+            return "context parallelism"
+    if sliced and not (backend := get_moe_a2a_backend()).is_none():
+        return f"data-parallel attention over the backend {backend.value}"
+    return ""
 
 
 def transfers(release: Release) -> bool:
