@@ -1,7 +1,9 @@
 """Which layers of a model are found, how each is tapped, and which configurations are refused."""
 
+import functools
 import gc
 import logging
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -291,12 +293,13 @@ def test_a_layer_of_vllm_that_does_not_say_how_many_experts_it_chooses_is_an_err
     [
         ({"is_sequence_parallel": True}, "sequence parallelism"),
         ({"dp_size": 4}, "data parallelism that gathers"),
+        ({"dp_size": 4, "internal": True}, "data parallelism that gathers"),
     ],
 )
 def test_layers_that_see_other_rows_are_refused_unless_it_is_said_which(start, attributes, message):
     model = Model(**attributes)
     for moe in filter(None, model.moe):
-        moe.quant_method.supports_internal_mk = False
+        moe.quant_method.supports_internal_mk = "internal" in attributes
     with pytest.raises(NotImplementedError, match=message):
         start(model)
     start(model, options=Options(place=lambda rows: (0, 0, rows)))
@@ -379,6 +382,31 @@ def test_routers_that_mask_zero_experts_are_missing_and_the_log_says_so(start, c
     assert "replaces the ids of zero experts" in caplog.text
     array = forward_and_read(model, [10, 11])
     assert (array[:, 2] == -1).all() and (array[:, 3] >= 0).all()
+
+
+def test_zero_experts_and_shared_ones_are_known_where_vllm_binds_too(start, caplog, monkeypatch):
+    """vLLM's own function took every router, and zeros of such a layer were rows of expert 0."""
+
+    def bind(model, capture):
+        for place, moe in enumerate(model.moe):
+            if moe is not None:
+                call = functools.partial(capture.capture, place)
+                moe.router.set_capture_fn(call)
+
+    name = "vllm.model_executor.layers.fused_moe.routed_experts_capturer"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(bind_routed_experts_capturer=bind))
+    model = Model(shared=2)
+    start(model)
+    _binding._bindings.pop(model).remove()
+    model.moe[4].router.zero_expert_type = "identity"
+    capture = module.get_global_experts_capturer()
+    capture.forward.widths.clear()
+    with caplog.at_level(logging.ERROR):
+        _aux_output.bind(model, capture)
+    assert "layers.4.mlp.experts replaces the ids of zero experts" in caplog.text
+    array = forward_and_read(model, [10, 11, 12])
+    expected = model.expected([10, 11, 12])
+    assert (array[:, 2] == -1).all() and (array[:, [0, 1, 3]] == expected[:, [0, 1, 3]]).all()
 
 
 def test_replicas_are_looked_up_in_tables_made_of_either_map():

@@ -218,6 +218,7 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own(v2):
             self.vllm_config = SimpleNamespace(
                 parallel_config=parallel,
                 model_config=model,
+                cache_config=SimpleNamespace(kv_sharing_fast_prefill=False),
                 use_v2_model_runner=v2,
                 speculative_config=None,
             )
@@ -240,6 +241,16 @@ def test_a_worker_in_the_engine_s_process_gets_ours_before_it_makes_its_own(v2):
         kind = _by_slot.CaptureV2 if v2 else _by_slot.Capture
         assert (getattr(init, "func", None) is kind) is ours
     assert made == ["init", "init"]
+
+
+@pytest.mark.parametrize("face", [_by_slot, _aux_output])
+def test_layers_that_route_a_few_rows_of_a_prefill_are_refused(face):
+    config = configuration()
+    config.aux_output_config = SimpleNamespace(enabled=True)
+    config.use_v2_model_runner = True
+    config.cache_config.kv_sharing_fast_prefill = True
+    with pytest.raises(ValueError, match="--kv-sharing-fast-prefill"):
+        face.check_worker(config)
 
 
 # vLLM's front end in Rust would take routecap's bytes for an array of vLLM's own.
@@ -301,6 +312,7 @@ def configuration(executor="uni", micro_batches=False):
             pipeline_parallel_size=1,
         ),
         scheduler_config=SimpleNamespace(async_scheduling=True),
+        cache_config=SimpleNamespace(kv_sharing_fast_prefill=False),
         speculative_config=None,
     )
 

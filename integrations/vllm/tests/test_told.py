@@ -213,6 +213,7 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
     class Config:
         def __init__(self, workers=1, executor="uni"):
             self.scheduler_config = SimpleNamespace(async_scheduling=True)
+            self.cache_config = SimpleNamespace(kv_sharing_fast_prefill=False)
             self.parallel_config = SimpleNamespace(
                 world_size=workers,
                 pipeline_parallel_size=workers,
@@ -252,6 +253,7 @@ def test_a_library_without_cuda_is_refused_with_the_configuration_and_async_sche
 def test_without_async_scheduling_a_worker_stays_and_micro_batches_are_refused():
     class Config:
         scheduler_config = SimpleNamespace(async_scheduling=False)
+        cache_config = SimpleNamespace(kv_sharing_fast_prefill=False)
         parallel_config = SimpleNamespace(
             world_size=1,
             pipeline_parallel_size=1,
@@ -267,6 +269,9 @@ def test_without_async_scheduling_a_worker_stays_and_micro_batches_are_refused()
     assert Config.parallel_config.distributed_executor_backend == "mp"
     Config.parallel_config.use_ubatching = True
     with pytest.raises(ValueError, match="several micro-batches"):
+        Config()._validate_return_routed_experts()
+    Config.cache_config.kv_sharing_fast_prefill = True
+    with pytest.raises(ValueError, match="--kv-sharing-fast-prefill"):
         Config()._validate_return_routed_experts()
 
 

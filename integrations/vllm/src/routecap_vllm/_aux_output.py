@@ -53,6 +53,7 @@ from ._hooks import (
     each_scheduler,
     expect_python_front_end,
     expect_runner,
+    expect_whole_passes,
     take_worker,
     watch_weights,
 )
@@ -323,6 +324,7 @@ def check_worker(config: object) -> None:
     if captures(config):
         expect_python_front_end()
         expect_runner(config, v2=True)
+        expect_whole_passes(config)
         expect_cuda()
 
 
@@ -436,14 +438,19 @@ def bind(model: Any, capture: Any) -> None:
     if capture.device_cache.weights is not None:
         capture.bind(model)
         return
+    captured = {place: index for index, place in enumerate(capture.layer_map)}
+    forward = capture.forward
     first: dict[int | None, _binding.Layer] = {}
-    for layer in _binding._find_layers(model):
+    for layer in list(_binding._find_layers(model)):
         _binding._check_layout(layer, int(capture.capturer.layer_experts.max()), placed=False)
         if layer.place is not None:
             _binding.expect_one_router(first.get(layer.place), layer)
             first[layer.place] = layer
-    captured = {place: index for index, place in enumerate(capture.layer_map)}
-    forward = capture.forward
+        if layer.place in captured:
+            if _binding.hides_zero_experts(layer):
+                del captured[layer.place]
+            elif widths := _binding.widths_of(layer, capture.capturer.k):
+                forward.widths[captured[layer.place]] = widths
 
     class Tap:
         def capture(self, layer_id: int, topk_ids: Any) -> None:

@@ -140,7 +140,7 @@ def bind(
         _mark_static(cache.buffer)
         for captured, layer in _assign(list(_find_layers(model)), layer_map):
             _check_layout(layer, experts, placed)
-            if widths := _widths(layer, cache.buffer.shape[2]):
+            if widths := widths_of(layer, cache.buffer.shape[2]):
                 forward.widths[captured] = widths
             if cache.weights is None:
                 binding.layers[captured] = _tap(binding, layer, captured, cache, forward)
@@ -297,7 +297,8 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
     if config is not None and config.is_sequence_parallel:
         layout = "sequence parallelism: each rank routes a part of the rows"
     elif config is not None and config.dp_size > 1:
-        if not _of_layer(layer.module, *_QUANT).supports_internal_mk:
+        method = _of_layer(layer.module, *_QUANT)
+        if not method.supports_internal_mk or method.is_monolithic is True:
             layout = "data parallelism that gathers the rows of all ranks before routing"
     if layout is not None and not placed:
         raise NotImplementedError(
@@ -312,7 +313,7 @@ def _check_layout(layer: Layer, experts: int, placed: bool) -> None:
         )
 
 
-def _widths(layer: Layer, k: int) -> tuple[int, int] | None:
+def widths_of(layer: Layer, k: int) -> tuple[int, int] | None:
     """How many columns the ids of a layer may have: its experts a token, and behind them shared
     ones that its router appends. None of a module of another kind: the model's `k` then.
 
@@ -355,6 +356,19 @@ def _of_layer(module: object, *names: str) -> Any:
 
 
 # ---- Tapping one
+
+
+def hides_zero_experts(layer: Layer) -> bool:
+    """Whether the router gives 0 in the place of zero experts, which the log says then."""
+    router = getattr(layer.module, "router", None)
+    hides = getattr(router, "zero_expert_type", None) is not None
+    if hides:
+        logger.error(
+            "routed experts: %s replaces the ids of zero experts by 0 before they can be captured. "
+            "Leave its layer out of replay",
+            layer.name,
+        )
+    return hides
 
 
 def _tap(
@@ -411,12 +425,7 @@ def _tap(
     for owner in buffers:  # or it would be written again there, after the mapping to replicas
         binding.set(owner, "_routing_replay_out", None)
 
-    if getattr(router, "zero_expert_type", None) is not None:
-        logger.error(
-            "routed experts: %s replaces the ids of zero experts by 0 before they can be captured. "
-            "Leave its layer out of replay",
-            layer.name,
-        )
+    if hides_zero_experts(layer):
         return ""
 
     set_capture_fn = getattr(router, "set_capture_fn", None)

@@ -34,7 +34,7 @@ from . import (
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import each_processor, make_lazy, say_captures, take_rows
-from ._hooks import expect_runner, watch_weights
+from ._hooks import expect_runner, expect_whole_passes, watch_weights
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
 from ._scheduler import tell_ends
@@ -149,6 +149,7 @@ def lift_refusal(config_class: Any) -> None:
 
     def validate_without_async(config: Any) -> None:
         say_captures()
+        expect_whole_passes(config)
         expect_cuda()
         scheduling, parallel = config.scheduler_config, config.parallel_config
         if parallel.use_ubatching:

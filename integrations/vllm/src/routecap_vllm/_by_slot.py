@@ -37,7 +37,7 @@ from ._asked import Asked, asked_by
 from ._compiled import compile_alike, replayed_pieces
 from ._forward import say_pieces
 from ._front_end import captures_here, each_processor, make_lazy, say_captures, take_rows
-from ._hooks import expect_python_front_end, take_worker, watch_weights
+from ._hooks import expect_python_front_end, expect_whole_passes, take_worker, watch_weights
 from ._options import get_options
 from ._places import places_of
 from ._platform import ONE_PROCESS, expect_cuda
@@ -132,6 +132,7 @@ def check_worker(config: Any) -> None:
     if captures(config):
         expect_python_front_end()
         expect_known_drafts(config)
+        expect_whole_passes(config)
         expect_cuda()
     elif config.model_config.enable_return_routed_experts:
         if get_options().weights:

@@ -24,7 +24,9 @@ vllm.v1.worker.worker_base
     WorkerWrapperBase.initialize_from_config(self, kv_cache_configs)
     WorkerWrapperBase: rpc_rank worker vllm_config
 vllm.config.vllm
-    VllmConfig: model_config scheduler_config parallel_config lora_config
+    VllmConfig: model_config scheduler_config parallel_config lora_config cache_config
+vllm.config.cache
+    CacheConfig: kv_sharing_fast_prefill
 vllm.config.parallel
     ParallelConfig: use_ubatching distributed_executor_backend world_size
 vllm.platforms.interface
@@ -65,6 +67,15 @@ def take_worker(
 
     replace(wrapper_class, "init_worker", init_worker, init_worker_first)
     replace(wrapper_class, "initialize_from_config", initialize, initialize_from_config)
+
+
+def expect_whole_passes(config: Any) -> None:
+    """Raises: ValueError: Some layers compute a few rows of a prefill, as if they were its first."""
+    if config.cache_config.kv_sharing_fast_prefill:
+        raise ValueError(
+            "routed experts: with --kv-sharing-fast-prefill the layers that share KV route the last"
+            " row of each prompt alone, and nothing says so: leave it out"
+        )
 
 
 def expect_python_front_end() -> None:
