@@ -48,4 +48,5 @@ def kept_weights(
             f"{said} {weights.dtype}, which {wanted} does not hold bit for bit: leave it out to"
             " capture ids alone, and report the model"
         )
-    return weights.to(ids.device, wanted, non_blocking=True).contiguous()
+    on_device = ids.device.type != "cpu"  # the host reads them at once
+    return weights.to(ids.device, wanted, non_blocking=on_device).contiguous()

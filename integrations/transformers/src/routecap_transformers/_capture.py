@@ -447,7 +447,7 @@ class Capture(Followed):
         expect_ids(tap, ids, self._rows, self._devices[index])
         hold = hold and ids.device == self._device and not ids.is_inference()
         if ids.device != self._device:
-            ids = ids.to(self._device, non_blocking=True)
+            ids = ids.to(self._device, non_blocking=self._cuda)  # the host reads them at once
         if tap.router is not None:
             self.capturer.route(index, tap.router, ids)
         else:
