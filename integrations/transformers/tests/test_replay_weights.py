@@ -11,7 +11,7 @@ import torch
 from families import EXPERTS as E, FAMILIES, K, checkpoint, make as model_of
 from routecap_replay import ReplayError
 from torch.nn.functional import silu
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
 attach = routecap_replay.transformers.attach
 WITHOUT = ("jetmoe", "llama4_text")  # a gate that sorts by expert; experts that get none
@@ -296,6 +296,33 @@ def test_rows_that_the_router_weighed_are_counted_in_their_pass() -> None:
 @pytest.mark.parametrize("family", WITHOUT)
 def test_a_family_that_has_no_place_for_weights_is_refused_by_name(family: str) -> None:
     model = model_of(family)
+    name = routecap_transformers.find(model)[0].name
+    with attach(model) as replay, pytest.raises(ValueError, match=rf"{name} .* has no place for"):
+        with replay([], weights=True):
+            pass
+
+
+@pytest.mark.skipif("inkling_text" not in CONFIG_MAPPING, reason="this release has no Inkling")
+def test_weights_that_shared_experts_share_a_softmax_with_are_refused_by_name() -> None:
+    """Those of the shared experts stayed the router's own, and had its gradient."""
+    heads = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    config = CONFIG_MAPPING["inkling_text"](
+        vocab_size=128,
+        hidden_size=64,
+        num_hidden_layers=2,
+        **heads,
+        **{f"swa_{name}": value for name, value in heads.items()},
+        sliding_window_size=8,
+        d_rel=4,
+        rel_extent=16,
+        intermediate_size=64,
+        moe_intermediate_size=32,
+        n_routed_experts=E,
+        num_experts_per_tok=K,
+        n_shared_experts=2,
+        pad_token_id=0,
+    )
+    model = AutoModel.from_config(config).eval()
     name = routecap_transformers.find(model)[0].name
     with attach(model) as replay, pytest.raises(ValueError, match=rf"{name} .* has no place for"):
         with replay([], weights=True):

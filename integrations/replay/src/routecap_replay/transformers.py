@@ -196,8 +196,10 @@ def _routings(given: object) -> list[Routing]:
 
 
 def _takes_weights(tap: Tap) -> bool:
-    """Whether its experts are given the weights as an argument, in the place of which others go."""
-    return tap.before and tap.weights is not None
+    """Whether its experts are given the weights as an argument, in the place of which others go.
+    Inkling's are of one softmax with those of its shared experts, which would stay live."""
+    alone = type(tap.module).__name__ != "InklingExperts"
+    return tap.before and tap.weights is not None and alone
 
 
 def _expect_weights(taps: list[Tap], routings: Sequence[Routing]) -> None:
