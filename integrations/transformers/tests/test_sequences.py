@@ -26,7 +26,15 @@ from families import (
     rows_of,
 )
 from routecap_transformers import Capture, attach
-from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModel,
+    ContinuousBatchingConfig,
+    DynamicCache,
+    GenerationConfig,
+    StaticCache,
+)
+from transformers.utils.hub import PushToHubMixin
 
 PROMPTS = torch.tensor([[0, 0, 0, 11, 12, 13], [21, 22, 23, 24, 25, 26]])
 MASK = (PROMPTS != 0).long()
@@ -408,6 +416,56 @@ def test_a_packed_batch(model: Any, capture: Capture, told: str) -> None:
     with torch.no_grad():
         model(input_ids=torch.cat(tokens)[None], use_cache=False, **options)
     expect(model, capture, capture.take(), tokens, missing=0)
+
+
+def test_a_packed_batch_by_the_first_of_four_rows_of_positions() -> None:
+    """The others are an image's. They were no positions, and two sequences one."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]}
+    sizes = dict(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+    config = CONFIG_MAPPING["qwen3_vl_moe_text"](
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        rope_parameters=rope,
+        pad_token_id=PAD,
+        **sizes,
+    )
+    model = AutoModel.from_config(config).eval()
+    tokens = [torch.randint(3, VOCABULARY, (1, length)) for length in (5, 7)]
+    positions = torch.cat([torch.arange(5), torch.arange(7)]).expand(4, 1, -1)
+    with attach(model) as capture, torch.no_grad():
+        alone = [(model(input_ids=each, use_cache=False), capture.take()[0])[1] for each in tokens]
+        model(input_ids=torch.cat(tokens, 1), position_ids=positions, use_cache=False)
+        packed = capture.take()
+    for one, other in zip(packed, alone, strict=True):
+        assert one.complete and np.array_equal(np.sort(one.ids()), np.sort(other.ids()))
+
+
+class Wrapper(PushToHubMixin, torch.nn.Module):
+    """As PEFT's around a model: its class descends from one of transformers, which is no module."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base.generate(*args, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base.prepare_inputs_for_generation(*args, **kwargs)
+
+
+def test_a_generation_by_a_wrapper_of_another_library(model: Any) -> None:
+    wrapped = Wrapper(model)
+    tokens = torch.randint(3, VOCABULARY, (2, 6))
+    with attach(wrapped) as capture:
+        found = wrapped.generate(tokens, max_new_tokens=4, do_sample=False, eos_token_id=None)
+        expect(model, capture, capture.take(), list(found))
 
 
 def test_packed_rows_of_a_batch_of_several(model: Any, capture: Capture) -> None:

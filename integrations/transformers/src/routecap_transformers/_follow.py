@@ -39,7 +39,8 @@ def follow_generate(capture: Followed, model: nn.Module, add: Add) -> None:
     loops = [each for each in modules if of_transformers(each) and _has(each, any)]
     if loops:
         _expect_loop(loops[0])
-    owner = next((each for each in modules if _has(each, all, CALLED)), None)
+    # Not that of a wrapper such as PEFT's, which calls this one.
+    owner = next((each for each in loops or modules if _has(each, all, CALLED)), None)
     if owner is None:
         return
     generate, prepare = owner.generate, owner.prepare_inputs_for_generation

@@ -65,10 +65,10 @@ def inputs_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     tokens = tokens_in(module, names, kwargs)
     expect_known_caches(module, names, kwargs)
     position_ids = kwargs.get("position_ids")
-    if (
-        position_ids is not None and position_ids.ndim != 2
-    ):  # a position for each of several axes of an image
-        position_ids = None
+    if position_ids is not None and position_ids.ndim != 2:  # one for each axis of an image
+        # The first of four is the text's, by which a model tells packed sequences apart.
+        text = position_ids.ndim == 3 and len(position_ids) == 4
+        position_ids = position_ids[0] if text else None
     batch, length = tokens.shape[:2]
     return Inputs(
         batch,

@@ -119,5 +119,6 @@ def expect_parameters(
 
 
 def of_transformers(module: nn.Module) -> bool:
-    """Whether a module is of transformers, or of a class that descends from one of its."""
-    return any(each.__module__.partition(".")[0] == "transformers" for each in type(module).__mro__)
+    """Whether a module is of transformers, or of a class that descends from one of its modules."""
+    modules = [each for each in type(module).__mro__ if issubclass(each, nn.Module)]
+    return any(each.__module__.partition(".")[0] == "transformers" for each in modules)
