@@ -14,8 +14,8 @@ from pathlib import Path
 OTHERS = set(
     """
     --enable-eplb --radix-cache-backend --tokenizer-worker-num --weight-version --aux-output-config
-    --moe-a2a-backend --cache-reuse request-17.json router_trace.py routecap_single.h build/soak.json routecap.1 first.py
-    routecap_wire_decode_into
+    --moe-a2a-backend --cache-reuse request-17.json router_trace.py routecap_single.h
+    build/soak.json routecap.1 first.py routecap_wire_decode_into
     """.split()
 )
 PAGES = [
